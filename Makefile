@@ -1,0 +1,39 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+NATIVE := $(wildcard src/pathsgd/_native/*.cpp src/pathsgd/_native/*.h)
+
+.PHONY: demo test lint types unit setup lock clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml setup.py requirements.lock $(NATIVE)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[lab,dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/pathsgd demo
+
+test: lint types unit
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: setup
+	$(BIN)/mypy
+
+# Two worker processes with one thread each: small tensors gain nothing from more.
+unit: setup
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+# The versions that are tested together, for CPU. Made anew from whatever the environment holds.
+lock: setup
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements.lock
+
+clean:
+	rm -rf $(VENV) build src/*.egg-info

@@ -25,10 +25,20 @@ from pathsgd.lab.tasks.base import (
     TaskData,
     detach_state,
 )
-
+from pathsgd.lab.tasks.copy_memory import CopyTask
+from pathsgd.lab.tasks.ptb_char import PtbCharTask
+from pathsgd.lab.tasks.ptb_word import PtbWordTask
+from pathsgd.lab.tasks.smnist import PermutedMnistTask, SequentialMnistTask
+from pathsgd.lab.tasks.text8 import Text8Task
 
 TASKS: dict[str, type[Task]] = {
     "adding": AddingTask,
+    "copy": CopyTask,
+    "smnist": SequentialMnistTask,
+    "psmnist": PermutedMnistTask,
+    "ptb_word": PtbWordTask,
+    "ptb_char": PtbCharTask,
+    "text8": Text8Task,
 }
 
 __all__ = [
@@ -36,12 +46,18 @@ __all__ = [
     "AddingTask",
     "Batch",
     "BatchStream",
+    "CopyTask",
     "Metric",
     "PaperSettings",
+    "PermutedMnistTask",
+    "PtbCharTask",
+    "PtbWordTask",
     "SequenceModel",
+    "SequentialMnistTask",
     "Split",
     "State",
     "Task",
     "TaskData",
+    "Text8Task",
     "detach_state",
 ]

@@ -3,7 +3,7 @@
 The line from a task to a number::
 
     Task (frozen settings) --prepare(data_dir)--> TaskData --stream(batch_size, seed)--> BatchStream --next()--> Batch
-                                                  TaskData --evaluate(model, split)--> float, in the unit of ``task.metric``
+                                                  TaskData --evaluate(model, split)--> float, in units of ``metric``
 
 Shapes are time-first.  T steps, B sequences, I inputs, O outputs:
 
@@ -86,8 +86,10 @@ class TaskData(ABC):
     def eval_batches(self, split: Split, batch_size: int | None = None) -> Iterator[Batch]:
         """Every element of a split once, always the same and in the same order, with ``carry`` as in training."""
 
-    def evaluate(self, model: nn.Module, split: Split, batch_size: int | None = None, limit: int | None = None) -> float:
-        """The task's metric of ``model`` on a split (on its first ``limit`` batches if given).
+    def evaluate(
+        self, model: nn.Module, split: Split, batch_size: int | None = None, limit: int | None = None
+    ) -> float:
+        """The task's metric of ``model`` on a split (on its first ``limit`` batches, if not 0).
 
         The model is switched to evaluation mode for the time of the call.
         """
@@ -98,7 +100,7 @@ class TaskData(ABC):
         try:
             with torch.no_grad():
                 for index, batch in enumerate(self.eval_batches(split, batch_size)):
-                    if limit is not None and index >= limit:
+                    if limit and index >= limit:
                         break
                     outputs, state = model(batch.inputs, state if batch.carry else None)
                     batch_total, batch_count = self.task.tally(outputs, batch.targets)

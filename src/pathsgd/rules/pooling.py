@@ -1,0 +1,122 @@
+"""Pools. A path enters a pool through every entry of the window.
+
+Definition. A max-pool's output node has an edge of weight 1 from each entry of its window: gamma^2 counts the paths
+through all of them, so it is a polynomial, bounds the network whichever entry wins, and is invariant under rescaling.
+An average pool's edges have the fixed weight 1/n, squared like any other weight.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pathsgd.rules.base import NodeGraph, Nodes, Refusal, Rule, Squared, operation
+from pathsgd.scaled import Scaled
+
+_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+def _tuple(value: Any, spatial: int) -> tuple[int, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) and len(value) == spatial else (int(value[0] if isinstance(value, (tuple, list)) else value),) * spatial
+
+
+class Pool(Rule):
+    """Common part: channels stay, positions of one channel are summed."""
+
+    @property
+    def spatial(self) -> int:
+        return int(self.name[self.name.index("pool") + 4])
+
+    def nodes(self, graph: NodeGraph, x: Nodes, *args: Any, **kwargs: Any) -> Nodes:
+        ids = x.ids
+        for dim in range(ids.dim() - self.spatial, ids.dim()):
+            first = ids.narrow(dim, 0, 1)
+            graph.tie(ids, first.expand_as(ids))
+            ids = first
+        return Nodes(ids.expand(graph.result_shape))
+
+
+def _window_sums(x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, spatial: int) -> Tensor:
+    """Sum over each window, (C, *) or (N, C, *), as a convolution of every channel with ones."""
+    size, dilate, pad = _tuple(kernel, spatial), _tuple(dilation, spatial), _tuple(padding, spatial)
+    step = size if stride is None or stride == [] or stride == () else _tuple(stride, spatial)
+    flat = x.reshape(-1, 1, *x.shape[x.dim() - spatial :])
+    pads: list[int] = []
+    for n, k, s, p, d in zip(flat.shape[2:], size, step, pad, dilate):
+        reach = d * (k - 1) + 1
+        count = (math.ceil if ceil_mode else math.floor)((n + 2 * p - reach) / s) + 1
+        if ceil_mode and (count - 1) * s >= n + p:  # torch drops windows that start beyond the input
+            count -= 1
+        pads = [p, max(0, (count - 1) * s + reach - n - p), *pads]
+    y = _CONV[spatial](F.pad(flat, pads), x.new_ones(1, 1, *size), stride=step, dilation=dilate)
+    wanted = [math.floor((n + pads[-2 * i - 2] + pads[-2 * i - 1] - d * (k - 1) - 1) / s) + 1
+              for i, (n, k, s, d) in enumerate(zip(flat.shape[2:], size, step, dilate))]  # fmt: skip
+    return y.reshape(*x.shape[: x.dim() - spatial], *wanted)
+
+
+@operation("max_pool1d", "max_pool2d", "max_pool3d")
+class MaxPool(Pool):
+    summary = "a max-pool: paths through every entry of the window, weight 1"
+
+    def check(self, x: Any, *args: Any, return_indices: bool = False, **kwargs: Any) -> None:
+        if return_indices:
+            raise Refusal("indices depend on values; pool without return_indices")
+
+    def squared(
+        self, net: Squared, x: Scaled, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+        ceil_mode: bool = False, return_indices: bool = False,
+    ) -> Scaled:  # fmt: skip
+        x = x.with_one_scale()
+        y = _window_sums(x.mantissa, kernel_size, stride, padding, dilation, ceil_mode, self.spatial)
+        return Scaled(y, x.log_scale).normalized()
+
+
+@operation("avg_pool1d", "avg_pool2d", "avg_pool3d")
+class AveragePool(Pool):
+    summary = "an average pool: fixed weights 1/n, squared"
+
+    def squared(
+        self, net: Squared, x: Scaled, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+        *args: Any, **kwargs: Any,
+    ) -> Scaled:  # fmt: skip
+        x = x.with_one_scale()
+        options = (kernel_size, stride, padding)
+        sums = _window_sums(x.mantissa, *options, 1, ceil_mode, self.spatial)
+        # torch decides the divisor (borders, divisor_override, ceil_mode): ask it, with ones.
+        ones = x.mantissa.new_ones(x.shape)
+        average = getattr(F, self.name)(ones, kernel_size, stride, padding, ceil_mode, *args, **kwargs)
+        divisor = _window_sums(ones, *options, 1, ceil_mode, self.spatial) / average
+        return Scaled(sums * divisor**-net.order, x.log_scale).normalized()
+
+
+def _adaptive_counts(x: Tensor, out_shape: torch.Size, spatial: int) -> Tensor:
+    """How many entries each adaptive window has: ceil((j+1) n / m) - floor(j n / m) along each dimension."""
+    count = x.new_ones(())
+    for n, m in zip(x.shape[x.dim() - spatial :], out_shape[len(out_shape) - spatial :]):
+        j = torch.arange(m, device=x.device)
+        length = ((j + 1) * n + m - 1).div(m, rounding_mode="floor") - (j * n).div(m, rounding_mode="floor")
+        count = count[..., None] * length.to(x.dtype)
+    return count
+
+
+@operation(
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
+    "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d",
+)  # fmt: skip
+class AdaptivePool(Pool):
+    summary = "an adaptive pool: fixed weights 1/n squared (average), or 1 (max)"
+
+    def check(self, x: Any, output_size: Any, return_indices: bool = False) -> None:
+        if return_indices:
+            raise Refusal("indices depend on values; pool without return_indices")
+
+    def squared(self, net: Squared, x: Scaled, output_size: Any, return_indices: bool = False) -> Scaled:
+        x = x.with_one_scale()
+        average = getattr(F, f"adaptive_avg_pool{self.spatial}d")(x.mantissa, output_size)
+        counts = _adaptive_counts(x.mantissa, average.shape, self.spatial)
+        weight = counts ** (1 - net.order) if "avg" in self.name else counts
+        return Scaled(average * weight, x.log_scale).normalized()

@@ -1,0 +1,128 @@
+"""Nonnegative tensors with a log-scale beside the mantissa, so that sums over paths never overflow.
+
+    value = mantissa * exp(log_scale)
+
+The log-scale is a constant to autograd: gradients flow through mantissas only. With g = m * exp(s) that gives
+dm/dq, and kappa = dm/dq * exp(s), kappa / gamma^2 = dm/dq / m, whatever s is.
+
+Shapes: `log_scale` is 0-d (one scale for the whole tensor) or has as many dimensions as the mantissa, each of size
+1 or of the mantissa's size. The second form is what a recurrence over thousands of steps needs: early and late
+steps differ by more than float64's range and both matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Mantissas are left alone inside this range and divided by their maximum outside it. Its square fits float64.
+_SMALL, _LARGE = 1e-100, 1e100
+# Scales closer than this (in nats) are merged into one: e^100 costs no mantissa its precision.
+_MERGE = 100.0
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """mantissa * exp(log_scale); the mantissa is float64 and nonnegative."""
+
+    mantissa: Tensor
+    log_scale: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.mantissa.shape
+
+    @property
+    def uniform(self) -> bool:
+        return self.log_scale.dim() == 0
+
+    def elementwise_scale(self) -> Tensor:
+        return self.log_scale.expand(self.shape)
+
+    def times(self, factor: float | Tensor) -> Scaled:
+        """Multiply by a nonnegative constant."""
+        return Scaled(self.mantissa * factor, self.log_scale).normalized()
+
+    def normalized(self) -> Scaled:
+        """The same value, mantissas brought back near one when they leave the comfortable range."""
+        if self.mantissa.numel() == 0:
+            return self
+        top = self.mantissa.detach().amax()
+        if top == 0 or _SMALL < top < _LARGE:
+            return self
+        return Scaled(self.mantissa / top, self.log_scale + top.log())
+
+    def merged(self, dims: Sequence[int]) -> Scaled:
+        """The same value with one scale along `dims`, as a sum over those dimensions needs it."""
+        if self.uniform:
+            return self
+        dims = [d % self.mantissa.dim() for d in dims]
+        scale = torch.where(self.mantissa.detach() > 0, self.elementwise_scale(), -torch.inf).amax(dims, keepdim=True)
+        scale = torch.where(scale.isfinite(), scale, 0.0)
+        return self.rescaled_to(scale)
+
+    def rescaled_to(self, scale: Tensor) -> Scaled:
+        # Where the mantissa is zero the exponent may be anything: bound it, so that 0 * exp(large) stays 0.
+        return Scaled(self.mantissa * (self.log_scale - scale).clamp(max=700).exp(), scale)
+
+    def with_one_scale(self) -> Scaled:
+        if self.uniform:
+            return self
+        if self.mantissa.dim() == 0 or self.mantissa.numel() == 0:
+            return Scaled(self.mantissa, self.log_scale.reshape(-1)[:1].sum())
+        one = self.merged(range(self.mantissa.dim()))
+        return Scaled(one.mantissa, one.log_scale.reshape(()))
+
+    def sum(self) -> Scaled:
+        one = self.with_one_scale()
+        return Scaled(one.mantissa.sum(), one.log_scale)
+
+
+def exact(mantissa: Tensor) -> Scaled:
+    """A tensor as it is, with log-scale zero (moved into the mantissa's range where it must be)."""
+    return Scaled(mantissa, mantissa.new_zeros(())).normalized()
+
+
+def power_of(values: Tensor, order: float) -> Scaled:
+    """|values|^order in float64; very large or small values go through the scale instead of overflowing."""
+    magnitude = values.to(torch.float64).abs()
+    top = magnitude.amax() if magnitude.numel() else magnitude.new_zeros(())
+    if top == 0 or _SMALL**0.5 < top < _LARGE**0.5:
+        return Scaled(magnitude.square() if order == 2 else magnitude.pow(order), magnitude.new_zeros(()))
+    return Scaled((magnitude / top).pow(order), order * top.log())
+
+
+def add(a: Scaled, b: Scaled) -> Scaled:
+    if a.uniform and b.uniform and a.log_scale == b.log_scale:
+        return Scaled(a.mantissa + b.mantissa, a.log_scale).normalized()
+    # A zero term must not dictate the scale.
+    scales = [torch.where(x.mantissa.detach() > 0, x.log_scale, -torch.inf) for x in _broadcast(a, b)]
+    scale = torch.maximum(scales[0], scales[1])
+    scale = torch.where(scale.isfinite(), scale, 0.0)
+    if scale.numel() and scale.max() - scale.min() < _MERGE:
+        scale = scale.max()
+    return Scaled(a.rescaled_to(scale).mantissa + b.rescaled_to(scale).mantissa, scale).normalized()
+
+
+def _broadcast(a: Scaled, b: Scaled) -> tuple[Scaled, Scaled]:
+    ma, mb = torch.broadcast_tensors(a.mantissa, b.mantissa)
+    return Scaled(ma, a.log_scale), Scaled(mb, b.log_scale)
+
+
+def multiply(product: Callable[[Tensor, Tensor], Tensor], a: Scaled, b: Scaled) -> Scaled:
+    """product(a, b) for an elementwise product: scales add."""
+    return Scaled(product(a.mantissa, b.mantissa), a.log_scale + b.log_scale).normalized()
+
+
+def move(operation: Callable[..., Tensor], *parts: Scaled) -> Scaled:
+    """An operation that only moves entries (reshape, cat, index, ...), done alike to mantissas and scales."""
+    scales = [p.log_scale for p in parts]
+    if all(p.uniform for p in parts):
+        stacked = torch.stack(scales)
+        if stacked.max() - stacked.min() < _MERGE:
+            top = stacked.max()
+            return Scaled(operation(*(p.rescaled_to(top).mantissa if p.log_scale != top else p.mantissa for p in parts)), top)
+    return Scaled(operation(*(p.mantissa for p in parts)), operation(*(p.elementwise_scale() for p in parts)))

@@ -8,5 +8,55 @@ A system is a frozen dataclass of settings (``IrnnSystem(hidden=100)``)::
     losses.objective.backward()
     state = detach_state(losses.state)
 
-A new system is one new file and one line in ``SYSTEMS``.
+A new system is one new file and one line in ``SYSTEMS``.  ``system.optimiser`` names the optimiser to use by default;
+"hessian-free" is ``HessianFree``, whose ``step`` takes the batch itself instead of gradients.
 """
+
+from pathsgd.lab.systems.base import Losses, SequenceNet, System
+from pathsgd.lab.systems.gru import GruSystem
+from pathsgd.lab.systems.hessian_free import HessianFree
+from pathsgd.lab.systems.irnn import IrnnSystem
+from pathsgd.lab.systems.lstm import LstmSystem
+from pathsgd.lab.systems.mrnn_hf import MrnnHfSystem
+from pathsgd.lab.systems.norm_stabilizer import NormStabilizerSystem
+from pathsgd.lab.systems.np_rnn import NpRnnSystem
+from pathsgd.lab.systems.plain import RecurrentNet
+from pathsgd.lab.systems.rnn_path import RnnPathSystem
+from pathsgd.lab.systems.rnn_relu import RnnReluSystem
+from pathsgd.lab.systems.rnn_tanh import RnnTanhSystem
+from pathsgd.lab.systems.smooth_relu import SmoothReluSystem
+from pathsgd.lab.systems.urnn import UrnnSystem
+
+SYSTEMS: dict[str, type[System]] = {
+    "rnn_path": RnnPathSystem,
+    "rnn_relu": RnnReluSystem,
+    "rnn_tanh": RnnTanhSystem,
+    "irnn": IrnnSystem,
+    "np_rnn": NpRnnSystem,
+    "urnn": UrnnSystem,
+    "lstm": LstmSystem,
+    "gru": GruSystem,
+    "norm_stabilizer": NormStabilizerSystem,
+    "smooth_relu": SmoothReluSystem,
+    "mrnn_hf": MrnnHfSystem,
+}
+
+__all__ = [
+    "SYSTEMS",
+    "GruSystem",
+    "HessianFree",
+    "IrnnSystem",
+    "Losses",
+    "LstmSystem",
+    "MrnnHfSystem",
+    "NormStabilizerSystem",
+    "NpRnnSystem",
+    "RecurrentNet",
+    "RnnPathSystem",
+    "RnnReluSystem",
+    "RnnTanhSystem",
+    "SequenceNet",
+    "SmoothReluSystem",
+    "System",
+    "UrnnSystem",
+]

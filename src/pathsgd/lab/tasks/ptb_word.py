@@ -43,22 +43,24 @@ class PtbWordTask(TextTask):
     def prepare(self, data_dir: Path | str | None = None) -> TextData:
         """Read the three files; the most frequent training word becomes 0, ties in alphabetical order."""
         directory = data_directory(data_dir) / "ptb"
-        words = {split: ptb_lines(directory / f"ptb.{split}.txt") for split in SPLITS}
-        sentences = {
-            split: [word for line in lines for word in (*line.split(), "<eos>")] for split, lines in words.items()
-        }
-        counts = Counter(sentences["train"])
+        words = {split: ptb_words(directory / f"ptb.{split}.txt") for split in SPLITS}
+        counts = Counter(words["train"])
         index = {word: i for i, (word, _) in enumerate(sorted(counts.items(), key=lambda item: (-item[1], item[0])))}
         if len(index) > self.vocabulary:
             raise DataError(f"the training text has {len(index)} words, more than vocabulary={self.vocabulary}")
         texts = {}
-        for split, sequence in sentences.items():
+        for split, sequence in words.items():
             chosen = sequence[: self.limit] if self.limit else sequence
             unknown = next((word for word in chosen if word not in index), None)
             if unknown is not None:
                 raise DataError(f"{directory}/ptb.{split}.txt has a word the training text has not: {unknown!r}")
             texts[split] = torch.tensor([index[word] for word in chosen], dtype=torch.int32)
         return TextData(self, texts)
+
+
+def ptb_words(path: Path) -> list[str]:
+    """The words of a file, each line closed by <eos>."""
+    return [word for line in ptb_lines(path) for word in (*line.split(), "<eos>")]
 
 
 def ptb_lines(path: Path) -> list[str]:

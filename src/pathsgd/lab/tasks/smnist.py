@@ -101,7 +101,7 @@ class PermutedMnistTask(SequentialMnistTask):
 
 
 def read_idx(path: Path, dimensions: int, limit: int) -> Tensor:
-    """An idx file of unsigned bytes, gzipped: big-endian magic number, sizes, then the bytes.  At most ``limit`` rows."""
+    """At most ``limit`` rows of a gzipped idx file of bytes: big-endian magic number, sizes, then the bytes."""
     if not path.is_file():
         raise missing("mnist", path)
     header_bytes = 4 * (1 + dimensions)

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from pathsgd import recurrence
-from pathsgd.recording import Recording, Value, record
-from pathsgd.rules import Kind
-from pathsgd.squared import Evaluation, Output
+from pathsgd.recording import Output, record
+from pathsgd.rules.base import Recording, Value
+from pathsgd.rules.recurrent import Call
+from pathsgd.squared import Evaluation
 
 Terms = Literal["first", "second", "both"]
 Convention = Literal["exact", "paper"]
@@ -90,7 +91,9 @@ class Kappa:
             index = torch.arange(start, min(start + _CHUNK, q.numel()), device=q.device)
             basis = torch.zeros(len(index), q.numel(), dtype=q.dtype, device=q.device)
             basis[torch.arange(len(index)), index] = 1
-            (rows,) = torch.autograd.grad(flat, q, basis, retain_graph=True, is_grads_batched=True, allow_unused=True, materialize_grads=True)
+            (rows,) = torch.autograd.grad(
+                flat, q, basis, retain_graph=True, is_grads_batched=True, allow_unused=True, materialize_grads=True
+            )
             diagonal[index] = rows.reshape(len(index), -1)[torch.arange(len(index)), index]
         return diagonal.reshape(q.shape)
 
@@ -102,7 +105,9 @@ class Kappa:
             return total
         for _ in range(samples):
             signs = torch.randint(0, 2, q.shape, generator=generator, dtype=q.dtype) * 2 - 1
-            (product,) = torch.autograd.grad(gradient, q, signs, retain_graph=True, allow_unused=True, materialize_grads=True)
+            (product,) = torch.autograd.grad(
+                gradient, q, signs, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
             total += signs * product
         return total / samples
 
@@ -123,29 +128,21 @@ def parameters_shared_along_paths(recording: Recording) -> Shared:
     upstream: dict[Value, frozenset[str]] = {value: frozenset([name]) for value, name in names.items()}
     shared = Shared()
     for step in recording.steps:
-        operands = step.operands()
-        sets = [upstream.get(o, frozenset()) for o in operands]
-        if step.rule.multiplies:
-            seen: set[str] = set()
-            for operand, names_on_path in zip(operands, sets):
-                shared.general |= seen & names_on_path
-                seen |= names_on_path
+        seen: set[str] = set()
+        for group in step.rule.factors(*step.args, **step.kwargs) if step.rule.multiplies else []:
+            on_path = frozenset().union(*(upstream.get(v, frozenset()) for v in group))
+            shared.general |= seen & on_path
+            seen |= on_path
         if step.operation == "rnn_relu":
-            _note_recurrent_matrices(step.args, names, upstream, shared)
-        union = frozenset().union(*sets)
-        upstream.update({value: union for value in step.outputs if value is not None})
+            for _, _, cell in Call.parse(*step.args).cells():
+                if cell[1] in names:
+                    shared.recurrent.add(names[cell[1]])
+                elif isinstance(cell[1], Value):
+                    shared.general |= upstream[cell[1]]  # made from parameters: no closed form in terms of those
+        everything = frozenset().union(*(upstream.get(v, frozenset()) for v in step.operands()))
+        upstream.update({value: everything for value in step.outputs if value is not None})
     shared.recurrent -= shared.general
     return shared
-
-
-def _note_recurrent_matrices(args: Any, names: dict[Value, str], upstream: dict[Value, frozenset[str]], shared: Shared) -> None:
-    weights = next(a for a in args if isinstance(a, (list, tuple)))
-    has_biases = args[args.index(weights) + 1]
-    for weight in weights[1 :: 4 if has_biases else 2]:
-        if weight in names:
-            shared.recurrent.add(names[weight])
-        elif isinstance(weight, Value) and weight.kind is Kind.WEIGHT:
-            shared.general |= upstream[weight]  # made from parameters: no closed form for those
 
 
 def _absolute(relative: Tensor, log_factor: Tensor) -> Tensor:

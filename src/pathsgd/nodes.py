@@ -21,9 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from pathsgd.recording import Recording, Value, record
-from pathsgd.rules.base import Nodes
-from pathsgd.squared import Output
+from pathsgd.recording import Output, record
+from pathsgd.rules.base import Nodes, Recording, Value
 
 FIXED = 0
 
@@ -61,7 +60,9 @@ class _Graph:
         self._shapes = {name: parameters[name].shape for name in recording.parameters}
         self._edges: dict[str, tuple[Tensor, Tensor]] = {}
         self.result_shape = torch.Size()
-        values: dict[Value, Nodes] = {v: Nodes(torch.zeros((), dtype=torch.int64).expand(v.shape)) for v in recording.inputs}
+        values: dict[Value, Nodes] = {
+            v: Nodes(torch.zeros((), dtype=torch.int64).expand(v.shape)) for v in recording.inputs
+        }
         start = 0
         for name, value in recording.parameters.items():
             count = math.prod(value.shape)
@@ -131,7 +132,12 @@ class _Graph:
     def _whole_parameter(self, ids: Tensor) -> str | None:
         first = int(ids.reshape(-1)[0]) if ids.numel() else -1
         for name, offset in self._offsets.items():
-            if first == offset and ids.shape == self._shapes[name] and ids.is_contiguous() and int(ids.reshape(-1)[-1]) == offset + ids.numel() - 1:
+            if (
+                first == offset
+                and ids.shape == self._shapes[name]
+                and ids.is_contiguous()
+                and int(ids.reshape(-1)[-1]) == offset + ids.numel() - 1
+            ):
                 return name
         return None
 
@@ -249,9 +255,13 @@ def _factors(alpha: Any, count: int) -> Tensor:
     if values.dim() == 0:
         values = values.expand(count)
     if values.shape != (count,):
-        raise ValueError(f"alpha must be one number or {count} numbers (one per free node), got shape {tuple(values.shape)}")
+        raise ValueError(
+            f"alpha must be one number or {count} numbers (one per free node), got shape {tuple(values.shape)}"
+        )
     if not bool((values > 0).all() and values.isfinite().all()):
-        raise ValueError("alpha must be positive and finite: a unit scaled by zero or a negative number is another function")
+        raise ValueError(
+            "alpha must be positive and finite: a unit scaled by zero or a negative number is another function"
+        )
     return torch.cat([values.new_ones(1), values])
 
 
@@ -296,7 +306,9 @@ def random_rescaling(
     return model
 
 
-def balance(model: nn.Module, *inputs: Any, output: Output = None, tolerance: float = 1e-10, max_iterations: int = 10_000) -> nn.Module:
+def balance(
+    model: nn.Module, *inputs: Any, output: Output = None, tolerance: float = 1e-10, max_iterations: int = 10_000
+) -> nn.Module:
     """Rescale the model in place to the least sum of squared weights its function allows. Returns the model.
 
         minimise over alpha  sum_e (w_e alpha[out] / alpha[into])^2

@@ -78,7 +78,9 @@ def states(A: Scaled, u: Scaled, h0: Scaled | None, *, unroll: bool = False) -> 
     u = u if u.uniform else u.merged((1, 2))
     u_scale = u.log_scale.reshape(-1).expand(steps)
     time = torch.arange(1, steps + 1, dtype=u.mantissa.dtype, device=u.mantissa.device)
-    sigma = max(growth_rate(A.mantissa.detach()) + float(A.log_scale), float(u_scale[-1] - u_scale[0]) / max(1, steps - 1))
+    sigma = max(
+        growth_rate(A.mantissa.detach()) + float(A.log_scale), float(u_scale[-1] - u_scale[0]) / max(1, steps - 1)
+    )
     offsets = [float((u_scale - sigma * time).max())]
     if h0 is not None:
         h0 = h0.with_one_scale()

@@ -124,5 +124,7 @@ def move(operation: Callable[..., Tensor], *parts: Scaled) -> Scaled:
         stacked = torch.stack(scales)
         if stacked.max() - stacked.min() < _MERGE:
             top = stacked.max()
-            return Scaled(operation(*(p.rescaled_to(top).mantissa if p.log_scale != top else p.mantissa for p in parts)), top)
+            return Scaled(
+                operation(*(p.rescaled_to(top).mantissa if p.log_scale != top else p.mantissa for p in parts)), top
+            )
     return Scaled(operation(*(p.mantissa for p in parts)), operation(*(p.elementwise_scale() for p in parts)))

@@ -7,7 +7,7 @@ Everything in that pass is nonnegative, so units are the identity in it and g is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from pathsgd import scaled
-from pathsgd.recording import Recording, Value, record
+from pathsgd.recording import Output, record
+from pathsgd.rules.base import Recording, Step, Value
 from pathsgd.scaled import Scaled
-
-Output = int | str | Callable[[Any], Any] | None
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,9 @@ class Evaluation:
     weights: parameter name -> q (mantissa, a leaf for autograd) with its log-scale; total: gamma^2 as `Scaled`.
     """
 
-    def __init__(self, recording: Recording, parameters: Mapping[str, Tensor], order: float = 2.0, *, unroll: bool = False) -> None:
+    def __init__(
+        self, recording: Recording, parameters: Mapping[str, Tensor], order: float = 2.0, *, unroll: bool = False
+    ) -> None:
         self.order, self.unroll = order, unroll
         self.recurrences: list[Recurrence] = []
         self.weights: dict[str, Scaled] = {}
@@ -61,7 +62,7 @@ class Evaluation:
         if recording.examples > 1:
             self.total = self.total.times(1 / recording.examples)
 
-    def _run(self, step: Any) -> None:
+    def _run(self, step: Step) -> None:
         args, kwargs = tree_map(lambda a: self._values[a] if isinstance(a, Value) else a, (step.args, step.kwargs))
         results = step.rule.squared(self, *args, **kwargs)
         for value, result in zip(step.outputs, (results,) if step.single else results):
@@ -103,13 +104,15 @@ def gamma_sq(model: nn.Module, *inputs: Any, output: Output = None) -> Tensor:
     >>> bool(torch.isclose(gamma_sq(net, torch.ones(1, 2)), expected))
     True
     """
-    return log_gamma_sq(model, *inputs, output=output).exp() if False else _value(evaluate(model, inputs, output=output).total)
+    total = evaluate(model, inputs, output=output).total
+    return _exp(total.mantissa.detach(), total.log_scale, 1.0)
 
 
-def _value(total: Scaled) -> Tensor:
-    """mantissa * exp(log_scale) without an intermediate overflow."""
-    m, s = total.mantissa.detach(), total.log_scale
-    return m if s == 0 else torch.where(m > 0, (m.log() + s).exp(), torch.zeros_like(m))
+def _exp(mantissa: Tensor, log_scale: Tensor, order: float) -> Tensor:
+    """(mantissa * exp(log_scale))^(1/order), overflowing only where the result does."""
+    if log_scale == 0 and order == 1:
+        return mantissa
+    return torch.where(mantissa > 0, ((mantissa.log() + log_scale) / order).exp(), torch.zeros_like(mantissa))
 
 
 def path_norm(model: nn.Module, *inputs: Any, order: float = 2, output: Output = None) -> Tensor:
@@ -117,5 +120,4 @@ def path_norm(model: nn.Module, *inputs: Any, order: float = 2, output: Output =
     if not order > 0:
         raise ValueError(f"order must be positive, got {order}")
     total = evaluate(model, inputs, float(order), output).total
-    m = total.mantissa.detach()
-    return torch.where(m > 0, ((m.log() + total.log_scale) / order).exp(), torch.zeros_like(m))
+    return _exp(total.mantissa.detach(), total.log_scale, float(order))

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from pathsgd.scaled import Scaled
 
@@ -33,6 +34,50 @@ class Kind(enum.Enum):
     """Made of parameters alone: edges, or a bias (an edge from a node of value one)."""
     ACTIVATION = "activation"
     """Values of units: no two of these may be multiplied."""
+
+
+@dataclass(eq=False)
+class Value:
+    """One tensor of a recorded forward pass: what it is and its shape, no data."""
+
+    kind: Kind
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Step:
+    """One recorded operation; its arguments hold `Value`s where tensors carry paths, else the user's own objects."""
+
+    operation: str
+    rule: Rule
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[Value | None, ...]
+    single: bool
+    where: str
+
+    def operands(self) -> list[Value]:
+        return _values((self.args, self.kwargs))
+
+
+@dataclass
+class Recording:
+    """All steps from the inputs to one output, and the parameters they use."""
+
+    inputs: list[Value] = field(default_factory=list)
+    parameters: dict[str, Value] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    output: Value | None = None
+
+    @property
+    def examples(self) -> int:
+        """How many examples the output sums over: 1, or the rows of a packed batch."""
+        return max((s.rule.packed_rows(*s.args, **s.kwargs) for s in self.steps), default=1)
+
+
+def _values(tree: Any) -> list[Value]:
+    return [a for a in tree_leaves(tree) if isinstance(a, Value)]
 
 
 class Refusal(Exception):
@@ -94,7 +139,7 @@ class Rule:
 
     summary: str = ""
     multiplies: bool = False
-    """Operands are multiplied: at most one may be an activation, and a parameter in two of them is used twice."""
+    """Its factors are multiplied with one another: at most one may be values of units."""
     aliases: bool = False
     """The result may share memory with the operand (as views do), so in-place changes would reach both."""
 
@@ -103,6 +148,25 @@ class Rule:
 
     def check(self, *args: Any, **kwargs: Any) -> None:
         """Raise Refusal for options this rule does not cover. Called while recording, with `Value`s in place."""
+
+    def factors(self, *args: Any, **kwargs: Any) -> list[list[Value]]:
+        """Operands in groups; within a group they are added, across groups multiplied."""
+        return [[value] for value in _values((args, kwargs))]
+
+    def check_factors(self, *args: Any, **kwargs: Any) -> None:
+        groups = self.factors(*args, **kwargs) if self.multiplies else []
+        if sum(any(v.kind is not Kind.WEIGHT for v in group) for group in groups) > 1:
+            raise Refusal(
+                "it multiplies two activations, which is not a path; one side must be parameters or constants"
+            )
+
+    def repeats(self, *args: Any, **kwargs: Any) -> int:
+        """How often one call applies its weights along a path: the steps of a recurrent layer."""
+        return 1
+
+    def packed_rows(self, *args: Any, **kwargs: Any) -> int:
+        """How many examples a packed batch holds."""
+        return 1
 
     def rewrite(self, *args: Any) -> tuple[Any, ...]:
         """The arguments as the squared network sees them."""

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathsgd import scaled
-from pathsgd.rules.base import NodeGraph, Nodes, Refusal, Rule, Squared, as_scaled, contraction, operation
+from pathsgd.rules.base import NodeGraph, Nodes, Refusal, Rule, Squared, Value, as_scaled, contraction, operation
 from pathsgd.rules.pointwise import add_nodes
 from pathsgd.scaled import Scaled
 
@@ -89,6 +89,9 @@ class AddedProduct(Product):
         if self.name == "addbmm":
             raise Refusal("addbmm sums over its batch; write it as matmul and sum")
 
+    def factors(self, c: Any, a: Any, b: Any, **kwargs: Any) -> list[list[Value]]:
+        return [[x] for x in (a, b) if isinstance(x, Value)]
+
     def squared(self, net: Squared, c: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Scaled:
         product = contraction(net, torch.matmul, a, b).times(abs(alpha) ** net.order)
         return scaled.add(as_scaled(net, c).times(abs(beta) ** net.order), product)
@@ -107,7 +110,7 @@ class Embedding(Product):
     summary = "a lookup: the sum of all squared rows (all-ones over the vocabulary)"
 
     def check(self, index: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, *args: Any) -> None:
-        if getattr(index, "carries_paths", False):
+        if isinstance(index, Value):
             raise Refusal("indices cannot depend on activations")
         if max_norm is not None:
             raise Refusal("max_norm changes the weights in the forward pass; renormalise them outside the model")

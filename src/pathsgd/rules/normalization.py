@@ -54,7 +54,11 @@ class BatchNorm(Rule):
         column = [-1] + [1] * (x.ids.dim() - 2)
         normalised = add_nodes(graph, x, mean.reshape(column)).ids
         if weight is None:
-            return add_nodes(graph, Nodes(normalised), Nodes(graph.activation(bias).reshape(column))) if bias is not None else Nodes(normalised)
+            return (
+                add_nodes(graph, Nodes(normalised), Nodes(graph.activation(bias).reshape(column)))
+                if bias is not None
+                else Nodes(normalised)
+            )
         out = graph.fresh(mean.shape[0])
         graph.edges(weight, out, graph.per_entry(normalised, 1))
         if bias is not None:

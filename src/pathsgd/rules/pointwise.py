@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pathsgd import scaled
-from pathsgd.rules.base import Kind, NodeGraph, Nodes, Refusal, Rule, Squared, as_scaled, operation
+from pathsgd.rules.base import Kind, NodeGraph, Nodes, Refusal, Rule, Squared, Value, as_scaled, operation
 from pathsgd.scaled import Scaled
 
 
@@ -143,7 +143,7 @@ class Divide(Rule):
     multiplies = True
 
     def check(self, a: Any, b: Any, rounding_mode: str | None = None, **kwargs: Any) -> None:
-        if getattr(b, "carries_paths", False):
+        if isinstance(b, Value):
             raise Refusal("dividing by an activation or a parameter is not a path; divide by a constant or multiply")
         if rounding_mode is not None:
             raise Refusal("rounding is not positively homogeneous; drop rounding_mode")
@@ -163,7 +163,7 @@ class MaskedFill(Rule):
     summary = "masking with zero: masked paths end"
 
     def check(self, x: Any, mask: Any, value: Any) -> None:
-        if getattr(value, "carries_paths", False) or value != 0:
+        if isinstance(value, Value) or value != 0:
             raise Refusal("only masking with zero keeps the network homogeneous; fill with 0")
 
     def squared(self, net: Squared, x: Scaled, mask: Tensor, value: Any) -> Scaled:

@@ -21,7 +21,11 @@ _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 def _tuple(value: Any, spatial: int) -> tuple[int, ...]:
-    return tuple(value) if isinstance(value, (tuple, list)) and len(value) == spatial else (int(value[0] if isinstance(value, (tuple, list)) else value),) * spatial
+    return (
+        tuple(value)
+        if isinstance(value, (tuple, list)) and len(value) == spatial
+        else (int(value[0] if isinstance(value, (tuple, list)) else value),) * spatial
+    )
 
 
 class Pool(Rule):
@@ -40,7 +44,9 @@ class Pool(Rule):
         return Nodes(ids.expand(graph.result_shape))
 
 
-def _window_sums(x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, spatial: int) -> Tensor:
+def _window_sums(
+    x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, spatial: int
+) -> Tensor:
     """Sum over each window, (C, *) or (N, C, *), as a convolution of every channel with ones."""
     size, dilate, pad = _tuple(kernel, spatial), _tuple(dilation, spatial), _tuple(padding, spatial)
     step = size if stride is None or stride == [] or stride == () else _tuple(stride, spatial)

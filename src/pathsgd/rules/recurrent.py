@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pathsgd import recurrence, scaled
-from pathsgd.rules.base import Kind, NodeGraph, Nodes, Refusal, Rule, Squared, as_scaled, contraction, operation
+from pathsgd.rules.base import Kind, NodeGraph, Nodes, Refusal, Rule, Squared, Value, as_scaled, contraction, operation
 from pathsgd.scaled import Scaled
 
 
@@ -99,8 +99,21 @@ def _packed_rows(batch_sizes: Tensor) -> list[Tensor]:
     return [offsets[batch_sizes > b] + b for b in range(int(batch_sizes[0]))]
 
 
+def _packed(net: Squared, call: Call, x: Scaled, batch_sizes: Tensor) -> tuple[Scaled, Scaled]:
+    rows = _packed_rows(batch_sizes)
+    outs, finals = [], []
+    for b, where in enumerate(rows):
+        sequence = scaled.move(lambda m, where=where: m[where][:, None], x)
+        out, final = _padded(net, call, sequence, slice(b, b + 1))
+        outs.append(scaled.move(lambda m: m[:, 0], out))
+        finals.append(final)
+    order = torch.cat(rows).argsort()
+    out = scaled.move(lambda *p: torch.cat(p)[order], *outs)
+    return out, scaled.move(lambda *p: torch.cat(p, 1), *finals)
+
+
 def _not_an_input(hx: Any) -> Any:
-    return None if getattr(hx, "kind", None) is Kind.INPUT else hx
+    return None if isinstance(hx, Value) and hx.kind is Kind.INPUT else hx
 
 
 @operation("rnn_relu")
@@ -112,6 +125,19 @@ class RecurrentLayer(Rule):
         call = Call.parse(*args)
         if call.x.shape[0 if not call.batch_first else 1] == 0:
             raise Refusal("the sequence is empty; give example inputs with at least one step")
+
+    def factors(self, *args: Any, **kwargs: Any) -> list[list[Value]]:
+        call = Call.parse(*args)
+        groups = [[call.x, call.hx], *([w] for w in call.weights)]
+        return [[v for v in group if isinstance(v, Value)] for group in groups]
+
+    def repeats(self, *args: Any, **kwargs: Any) -> int:
+        call = Call.parse(*args)
+        return call.x.shape[1 if call.batch_first else 0] if call.batch_sizes is None else len(call.batch_sizes)
+
+    def packed_rows(self, *args: Any, **kwargs: Any) -> int:
+        sizes = Call.parse(*args).batch_sizes
+        return 1 if sizes is None else int(sizes[0])
 
     def rewrite(self, *args: Any) -> tuple[Any, ...]:
         at = 1 if isinstance(args[2], (list, tuple)) else 2
@@ -130,23 +156,11 @@ class RecurrentLayer(Rule):
         call = Call.parse(*args)
         x = as_scaled(net, call.x)
         if call.batch_sizes is not None:
-            return self._packed(net, call, x)
+            return _packed(net, call, x, call.batch_sizes)
         if call.batch_first:
             x = scaled.move(lambda m: m.transpose(0, 1), x)
         out, final = _padded(net, call, x)
         return (scaled.move(lambda m: m.transpose(0, 1), out) if call.batch_first else out), final
-
-    def _packed(self, net: Squared, call: Call, x: Scaled) -> tuple[Scaled, Scaled]:
-        rows = _packed_rows(call.batch_sizes)
-        outs, finals = [], []
-        for b, where in enumerate(rows):
-            sequence = scaled.move(lambda m, where=where: m[where][:, None], x)
-            out, final = _padded(net, call, sequence, slice(b, b + 1))
-            outs.append(scaled.move(lambda m: m[:, 0], out))
-            finals.append(final)
-        order = torch.cat(rows).argsort()
-        out = scaled.move(lambda *p: torch.cat(p)[order], *outs)
-        return out, scaled.move(lambda *p: torch.cat(p, 1), *finals)
 
     def nodes(self, graph: NodeGraph, *args: Any) -> tuple[Nodes, Nodes]:
         call = Call.parse(*args)
@@ -184,6 +198,9 @@ class RecurrentCell(Rule):
     summary = "one step of a ReLU RNN: squared weights"
     multiplies = True
 
+    def factors(self, x: Any, hx: Any, *weights: Any, **kwargs: Any) -> list[list[Value]]:
+        return [[v for v in group if isinstance(v, Value)] for group in ([x, hx], *([w] for w in weights))]
+
     def rewrite(self, *args: Any) -> tuple[Any, ...]:
         return (args[0], _not_an_input(args[1]), *args[2:])
 
@@ -193,14 +210,18 @@ class RecurrentCell(Rule):
             raise RuntimeError(f"the RNN cell expects {w_ih.shape[1]} input features, got {x.shape[-1]}")
         return x.new_empty((*x.shape[:-1], w_hh.shape[0]))
 
-    def squared(self, net: Squared, x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Scaled:
+    def squared(
+        self, net: Squared, x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
+    ) -> Scaled:
         biases = [b for b in (b_ih, b_hh) if b is not None]
         u = _preactivation(net, x, [w_ih, w_hh, *biases])
         if not isinstance(hx, Scaled) and (hx is None or not bool(hx.any())):
             return u
         return scaled.add(u, contraction(net, torch.nn.functional.linear, hx, w_hh, dim=-1))
 
-    def nodes(self, graph: NodeGraph, x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Nodes:
+    def nodes(
+        self, graph: NodeGraph, x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
+    ) -> Nodes:
         ids = graph.activation(x)
         h = _cell_nodes(graph, ids, hx, None, [w_ih, w_hh, *(b for b in (b_ih, b_hh) if b is not None)])
         return Nodes(h.expand(*ids.shape[:-1], -1))

@@ -12,7 +12,13 @@ refuse(
     "gelu", "elu", "selu", "celu", "silu", "mish", "softplus", "hardswish", "softshrink", "hardshrink", "threshold",
     "exp", "log", "log1p", "pow", "__pow__", "square", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "rrelu",
 )  # fmt: skip
-refuse("gates multiply activations with activations; use torch.nn.RNN(nonlinearity='relu')", "lstm", "gru", "lstm_cell", "gru_cell")
+refuse(
+    "gates multiply activations with activations; use torch.nn.RNN(nonlinearity='relu')",
+    "lstm",
+    "gru",
+    "lstm_cell",
+    "gru_cell",
+)
 refuse("tanh saturates; use nonlinearity='relu'", "rnn_tanh", "rnn_tanh_cell")
 refuse(
     "it normalises an output distribution; keep it in the loss and measure the logits",
@@ -23,8 +29,24 @@ refuse(
     "it divides by statistics of the activations; use batch_norm in inference form or no normalisation",
     "layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize", "local_response_norm",
 )  # fmt: skip
-refuse("products of two activations are not paths", "bilinear", "einsum", "scaled_dot_product_attention", "multi_head_attention_forward")
-refuse("the maximum picks a path by value; only max-pools are covered", "max", "min", "maximum", "minimum", "amax", "amin", "topk", "sort")
+refuse(
+    "products of two activations are not paths",
+    "bilinear",
+    "einsum",
+    "scaled_dot_product_attention",
+    "multi_head_attention_forward",
+)
+refuse(
+    "the maximum picks a path by value; only max-pools are covered",
+    "max",
+    "min",
+    "maximum",
+    "minimum",
+    "amax",
+    "amin",
+    "topk",
+    "sort",
+)
 refuse(
     "a value of the squared network must not steer the forward pass; branch on shapes or on constants instead",
     "item", "tolist", "__bool__", "__float__", "__int__", "__len__", "gt", "lt", "ge", "le", "eq", "ne", "__gt__",

@@ -60,7 +60,19 @@ class View(MoveRule):
         return Nodes(result, x.weight) if isinstance(result, Tensor) else tuple(Nodes(r, x.weight) for r in result)
 
 
-@operation("repeat", "tile", "repeat_interleave", "index_select", "flip", "fliplr", "flipud", "roll", "take_along_dim", "gather", "unfold")
+@operation(
+    "repeat",
+    "tile",
+    "repeat_interleave",
+    "index_select",
+    "flip",
+    "fliplr",
+    "flipud",
+    "roll",
+    "take_along_dim",
+    "gather",
+    "unfold",
+)
 class Copy(View):
     """One operand, results with memory of their own."""
 

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from pathsgd.lab.systems.base import SequenceNet, System
 from pathsgd.lab.tasks.base import State, Task
@@ -22,24 +21,23 @@ ONE_HOT_SYMBOLS = 256
 class GatedNet(SequenceNet):
     """One LSTM or GRU layer with a linear readout."""
 
-    one_hot: Tensor | None
     rnn: Any  # torch types the weights of its recurrent layers as Tensor or Module
 
     def __init__(self, task: Task, hidden: int, cell: Literal["lstm", "gru"]) -> None:
         super().__init__(task, hidden)
         embedded = task.tokens and task.input_size > ONE_HOT_SYMBOLS
-        self.embedding = nn.Embedding(task.input_size, hidden) if embedded else None
-        one_hot = torch.eye(task.input_size) if task.tokens and not embedded else None
-        self.register_buffer("one_hot", one_hot, persistent=False)
+        self.table = None
+        if embedded:
+            self.table = nn.Embedding(task.input_size, hidden)
+        elif task.tokens:
+            self.table = nn.Embedding.from_pretrained(torch.eye(task.input_size), freeze=True)
         layer = nn.LSTM if cell == "lstm" else nn.GRU
         self.rnn = layer(hidden if embedded else task.input_size, hidden)
 
     def unroll(self, inputs: Tensor, state: State | None, all_steps: bool) -> tuple[Tensor, State]:
         """See ``SequenceNet``."""
-        if self.embedding is not None:
-            inputs = self.embedding(inputs)
-        elif self.one_hot is not None:
-            inputs = F.embedding(inputs, self.one_hot)
+        if self.table is not None:
+            inputs = self.table(inputs)
         if isinstance(self.rnn, nn.LSTM):
             given = None if state is None else (state[0].unsqueeze(0), state[1].unsqueeze(0))
             hidden, (last, cell) = self.rnn(inputs, given)
@@ -65,9 +63,9 @@ class GatedSystem(System):
                 nn.init.orthogonal_(block)
             net.rnn.weight_ih_l0.uniform_(-self.others_range, self.others_range)
             net.readout.weight.uniform_(-self.others_range, self.others_range)
-            if net.embedding is not None:
+            if net.table is not None and net.table.weight.requires_grad:
                 # Two small layers in a row would make nearly no input: the table keeps the scale of a one-hot vector.
-                net.embedding.weight.normal_()
+                net.table.weight.normal_()
             for bias in (net.rnn.bias_ih_l0, net.rnn.bias_hh_l0, net.readout.bias):
                 bias.zero_()
         return net

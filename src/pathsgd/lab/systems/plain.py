@@ -5,16 +5,15 @@
 
     W_in (H, I)   W_rec (H, H)   b = bias_ih + bias_hh (H,)   W_out (O, H)
 
-Symbols enter as one-hot vectors, as in the paper: x_t in {0, 1}^V and W_in has a column per symbol.  Two ways to
-compute the same net, whichever is cheaper:
+Symbols enter as one-hot vectors, as in the paper: x_t in {0, 1}^V and W_in has a column per symbol.  A symbol looks up
+its row of a table E (V, .), and W_in x_t = M E^T x_t, where one of E and M is fixed at the identity, the cheaper one:
 
-- V <= H: rows of the identity matrix are looked up (an embedding with a constant table) and multiplied by W_in.  At
-  V = 50, H = 512 this adds a tenth to the recurrence, and its weight gradient is one dense product.
-- V > H: the rows of W_in^T are looked up (``nn.Embedding``, H numbers per symbol) and pass through an input matrix
-  fixed at the identity.  At V = 10,000, H = 200 the dense product would cost as much as the output layer.
+- V <= H: E = I, and M = W_in is learned.  At V = 50, H = 512 the product with M adds a tenth to the recurrence.
+- V > H: M = I, and E = W_in^T is learned.  At V = 10,000, H = 200 a product with a (H, V) matrix would cost as much as
+  the output layer; the product with M costs as much as one recurrent step's.
 
-Both are made of ``embedding``, ``rnn_relu`` and ``linear``, which path normalisation can read; a path from the input
-runs over every symbol, that is, over the sum of all squared rows of the table.
+Both are the same net, made of ``embedding``, ``rnn_relu`` and ``linear``, which path normalisation can read.  The
+all-ones input over a vocabulary is the sum of all squared rows of E.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from pathsgd.lab.systems.base import SequenceNet, System
 from pathsgd.lab.tasks.base import State, Task
@@ -41,33 +39,33 @@ Recurrent = Literal["paper", "identity", "uniform", "orthogonal", "normalised-po
 class RecurrentNet(SequenceNet):
     """A one-layer recurrent net with a linear readout."""
 
-    one_hot: Tensor | None
     rnn: Any  # torch types the weights of its recurrent layers as Tensor or Module
 
     def __init__(self, task: Task, hidden: int, nonlinearity: Nonlinearity) -> None:
         super().__init__(task, hidden)
-        by_table = task.tokens and task.input_size > hidden
-        inputs = hidden if by_table else task.input_size
-        self.table = nn.Embedding(task.input_size, hidden) if by_table else None
-        one_hot = torch.eye(task.input_size) if task.tokens and not by_table else None
-        self.register_buffer("one_hot", one_hot, persistent=False)
+        learned_table = task.tokens and task.input_size > hidden
+        self.table = None
+        if learned_table:
+            self.table = nn.Embedding(task.input_size, hidden)
+        elif task.tokens:
+            self.table = nn.Embedding.from_pretrained(torch.eye(task.input_size), freeze=True)
         # The drop-in is faster and only for ReLU; torch's own does tanh.
         layer = RNN if nonlinearity == "relu" else nn.RNN
-        self.rnn = layer(inputs, hidden, nonlinearity=nonlinearity)
-        if by_table:
+        self.rnn = layer(hidden if learned_table else task.input_size, hidden, nonlinearity=nonlinearity)
+        if learned_table:
             self.rnn.weight_ih_l0.requires_grad_(False).copy_(torch.eye(hidden))
 
     @property
-    def input_matrix(self) -> nn.Parameter:
-        """The learned input weights: W_in (H, I), or its transpose where symbols are looked up."""
-        return self.rnn.weight_ih_l0 if self.table is None else self.table.weight
+    def input_matrix(self) -> Tensor:
+        """The learned input weights: W_in (H, I), or its transpose where the table is learned."""
+        if self.table is not None and self.table.weight.requires_grad:
+            return self.table.weight
+        return self.rnn.weight_ih_l0
 
     def unroll(self, inputs: Tensor, state: State | None, all_steps: bool) -> tuple[Tensor, State]:
         """See ``SequenceNet``."""
         if self.table is not None:
             inputs = self.table(inputs)
-        elif self.one_hot is not None:
-            inputs = F.embedding(inputs, self.one_hot)
         hidden, last = self.rnn(inputs, None if state is None else state[0].unsqueeze(0))
         last = last[0]
         # The last state by itself, not hidden[-1]: its backward need not fill a (T, B, H) gradient with zeros.

@@ -1,0 +1,103 @@
+"""Everything an update needs to know of a model's geometry, measured at its current weights.
+
+kappa / gamma^2 per parameter, the squared weights, and the node spaces: one recording per input shape, kept; one
+evaluation per measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from pathsgd.kappa import Kappa, Terms
+from pathsgd.nodes import NodeSpaces, spaces_of
+from pathsgd.recording import Output, record
+from pathsgd.rules.base import Recording
+
+# Recordings are small; this many input shapes (sequence lengths, say) are remembered.
+_REMEMBERED = 64
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The geometry at one point. Tensors are float64 and broadcast to their parameters' shapes.
+
+    kappa:  kappa / gamma^2, of the terms asked for; kappa itself where gamma^2 is zero
+    kappa1: the same of the first term alone, from which path flow is made
+    log_gamma_sq: log gamma^2, -inf where no path reaches the output
+    """
+
+    kappa: dict[str, Tensor]
+    kappa1: dict[str, Tensor]
+    log_gamma_sq: float
+    spaces: NodeSpaces
+
+    @property
+    def log_scale(self) -> float:
+        """kappa = exp(log_scale) * what is stored."""
+        return self.log_gamma_sq if self.log_gamma_sq > -torch.inf else 0.0
+
+
+def measure(
+    recording: Recording, parameters: Mapping[str, Tensor], spaces: NodeSpaces, terms: Terms = "first"
+) -> Measure:
+    measured = Kappa(recording, parameters)
+    total = measured.total
+    empty = bool(total.mantissa == 0)
+    divisor = 1.0 if empty else float(total.mantissa)
+    first = {n: _relative(k, divisor, measured.evaluation.weights[n].log_scale) for n, k in measured.first().items()}
+    kappa = first
+    if terms != "first":
+        second = {
+            n: _relative(k, divisor, measured.evaluation.weights[n].log_scale) for n, k in measured.second().items()
+        }
+        kappa = second if terms == "second" else {n: first[n] + second[n] for n in first}
+    log_gamma_sq = -torch.inf if empty else float(total.mantissa.log() + total.log_scale)
+    return Measure(kappa, first, log_gamma_sq, spaces)
+
+
+def _relative(kappa: Tensor, divisor: float, log_scale: Tensor) -> Tensor:
+    return kappa / divisor if log_scale == 0 else kappa / divisor * torch.exp(-log_scale)
+
+
+class Geometry:
+    """Measures one model again and again, recording its structure once per shape of its inputs."""
+
+    def __init__(self, model: nn.Module, output: Output = None) -> None:
+        self.model, self.output = model, output
+        self._structures: dict[Any, tuple[Recording, NodeSpaces]] = {}
+
+    def structure(self, inputs: Sequence[Any]) -> tuple[Recording, NodeSpaces]:
+        key = shape_key(inputs)
+        known = self._structures.get(key)
+        if known is None:
+            recording = record(self.model, inputs, self.output)
+            known = recording, spaces_of(recording, dict(self.model.named_parameters()))
+            while len(self._structures) >= _REMEMBERED:
+                del self._structures[next(iter(self._structures))]
+            self._structures[key] = known
+        return known
+
+    def measure(self, inputs: Sequence[Any], terms: Terms = "first") -> Measure:
+        recording, spaces = self.structure(inputs)
+        return measure(recording, dict(self.model.named_parameters()), spaces, terms)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"model": self.model, "output": self.output, "_structures": {}}  # recordings are made again
+
+
+def shape_key(inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """What a recording depends on: shapes and dtypes, and values where they are structure (lengths, flags)."""
+
+    def key(a: Any) -> Any:
+        if not isinstance(a, Tensor):
+            return a if isinstance(a, (int, float, str, bool, type(None))) else id(a)
+        values = tuple(a.tolist()) if a.dim() == 1 and not a.is_floating_point() else None
+        return tuple(a.shape), a.dtype, a.device, values
+
+    return tuple(key(a) for a in tree_leaves(list(inputs)))

@@ -44,7 +44,7 @@ def test_a_permutation_moves_every_pixel_the_same_way_in_every_image(tiny_data: 
     assert torch.equal(permuted.inputs, plain.inputs[order])
     assert not torch.equal(order, PermutedMnistTask(permutation_seed=1).pixel_order(784))
     # The task must stay the same task in every version of this package.
-    assert order[:5].tolist() == PermutedMnistTask().pixel_order(784)[:5].tolist()
+    assert order[:5].tolist() == [475, 623, 8, 681, 740]
 
 
 def test_a_curriculum_goes_through_coarser_images(tiny_data: Path) -> None:

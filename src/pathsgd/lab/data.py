@@ -24,6 +24,7 @@ import requests
 
 ENVIRONMENT_VARIABLE = "PATHSGD_DATA"
 ATTEMPTS_PER_MIRROR = 3
+RETRY_SECONDS = 0.5
 CHUNK_BYTES = 1 << 16
 TIMEOUT_SECONDS = (10.0, 60.0)  # to connect, between two packets
 
@@ -260,7 +261,7 @@ class ResumingDownloader:
         """Fetch ``url`` into ``output_file``, in several attempts if the connection breaks."""
         for attempt in range(ATTEMPTS_PER_MIRROR):
             if attempt:
-                time.sleep(0.5 * attempt)
+                time.sleep(RETRY_SECONDS * attempt)
             left_by_earlier_call = attempt == 0 and self._bytes_there() > 0
             try:
                 self._append_rest(url)

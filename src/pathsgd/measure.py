@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from pathsgd import plain
 from pathsgd.kappa import Kappa, Terms
 from pathsgd.nodes import NodeSpaces, spaces_of
 from pathsgd.recording import Output, record
@@ -46,6 +47,7 @@ class Measure:
 def measure(
     recording: Recording, parameters: Mapping[str, Tensor], spaces: NodeSpaces, terms: Terms = "first"
 ) -> Measure:
+    """The general route: one evaluation of the squared network and its backward pass."""
     measured = Kappa(recording, parameters)
     total = measured.total
     empty = bool(total.mantissa == 0)
@@ -65,27 +67,40 @@ def _relative(kappa: Tensor, divisor: float, log_scale: Tensor) -> Tensor:
     return kappa / divisor if log_scale == 0 else kappa / divisor * torch.exp(-log_scale)
 
 
+@dataclass(frozen=True)
+class Structure:
+    """What is known of a model at one shape of its inputs, whatever its weights."""
+
+    recording: Recording
+    spaces: NodeSpaces
+    plain: plain.PlainNet | None
+
+
 class Geometry:
     """Measures one model again and again, recording its structure once per shape of its inputs."""
 
     def __init__(self, model: nn.Module, output: Output = None) -> None:
         self.model, self.output = model, output
-        self._structures: dict[Any, tuple[Recording, NodeSpaces]] = {}
+        self._structures: dict[Any, Structure] = {}
 
-    def structure(self, inputs: Sequence[Any]) -> tuple[Recording, NodeSpaces]:
+    def structure(self, inputs: Sequence[Any]) -> Structure:
         key = shape_key(inputs)
         known = self._structures.get(key)
         if known is None:
             recording = record(self.model, inputs, self.output)
-            known = recording, spaces_of(recording, dict(self.model.named_parameters()))
+            spaces = spaces_of(recording, dict(self.model.named_parameters()))
+            known = Structure(recording, spaces, plain.match(recording))
             while len(self._structures) >= _REMEMBERED:
                 del self._structures[next(iter(self._structures))]
             self._structures[key] = known
         return known
 
     def measure(self, inputs: Sequence[Any], terms: Terms = "first") -> Measure:
-        recording, spaces = self.structure(inputs)
-        return measure(recording, dict(self.model.named_parameters()), spaces, terms)
+        known, parameters = self.structure(inputs), dict(self.model.named_parameters())
+        if known.plain is None or terms != "first":
+            return measure(known.recording, parameters, known.spaces, terms)
+        closed = plain.kappa1(known.plain, parameters)
+        return Measure(closed.kappa1, closed.kappa1, closed.log_gamma_sq, known.spaces)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"model": self.model, "output": self.output, "_structures": {}}  # recordings are made again

@@ -109,7 +109,7 @@ class Embedding(Product):
 
     summary = "a lookup: the sum of all squared rows (all-ones over the vocabulary)"
 
-    def check(self, index: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, *args: Any) -> None:
+    def check(self, index: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, *args: Any, **kwargs: Any) -> None:
         if isinstance(index, Value):
             raise Refusal("indices cannot depend on activations")
         if max_norm is not None:

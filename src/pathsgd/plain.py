@@ -1,0 +1,177 @@
+"""kappa1 of a plain recurrent net in closed form: [embedding ->] one ReLU RNN layer -> linear output.
+
+The commonest model of this field gets a path of its own: with A = W_rec^2, u = what enters a step, v = what an output
+step collects (column sums of W_out^2), both sequences of states come from `doubling.sequences`, and
+
+    kappa1(W_rec) = sum_s delta_{s+1} h_s^T        kappa1(W_in) = (sum_s delta_s) e^T        kappa1(b) = sum_s delta_s
+    kappa1(W_out) = 1 (sum over output steps h_s)^T
+
+e is 1, or the column sums of the squared embedding. Matrices whose kappa is constant along a dimension keep size 1
+there. `kappa.Kappa` is the general route and this one's oracle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from pathsgd import doubling
+from pathsgd.rules.base import Nodes, Recording, Step, Value
+from pathsgd.rules.pointwise import Identity
+from pathsgd.rules.recurrent import Call
+from pathsgd.rules.shape import MoveRule
+
+
+@dataclass(frozen=True)
+class PlainNet:
+    """The parameters' names by role; absent ones are None or empty."""
+
+    w_in: str
+    w_rec: str
+    biases: tuple[str, ...]
+    w_out: str
+    b_out: str | None
+    embedding: str | None
+    steps: int
+    every_step: bool
+
+
+@dataclass(frozen=True)
+class PlainKappa:
+    """kappa1 / gamma^2 of every parameter, log gamma^2, and what kappa2 needs: A/r, h, delta in scale."""
+
+    kappa1: dict[str, Tensor]
+    log_gamma_sq: float
+    h: Tensor
+    delta: Tensor
+    root: float
+
+
+def match(recording: Recording) -> PlainNet | None:
+    """The plain recurrent net a recording describes, or None when it is anything else."""
+    steps = [s for s in recording.steps if not isinstance(s.rule, (MoveRule, Identity))]
+    names = {value: name for name, value in recording.parameters.items()}
+    operations = [s.operation for s in steps]
+    if operations not in (["rnn_relu", "linear"], ["embedding", "rnn_relu", "linear"]):
+        return None
+    recurrent, linear = steps[-2:]
+    call = Call.parse(*recurrent.args)
+    used = [*call.weights, *linear.args[1:], *linear.kwargs.values(), *([steps[0].args[1]] if len(steps) == 3 else [])]
+    values = [v for v in used if isinstance(v, Value)]
+    roles = [names.get(v) for v in values]
+    if call.layers != 1 or call.directions != 1 or call.batch_sizes is not None or isinstance(call.hx, Value):
+        return None
+    if None in roles or len(set(roles)) != len(roles) or len(values) != len([v for v in used if v is not None]):
+        return None
+    if isinstance(call.hx, Tensor) and bool(call.hx.any()):
+        return None
+    total = call.x.shape[1 if call.batch_first else 0]
+    every = _every_step(recording, recurrent, linear, total)
+    if every is None or not _constant_input(recording, call.x, steps[0] if len(steps) == 3 else None):
+        return None
+    bias = linear.kwargs.get("bias", linear.args[2] if len(linear.args) > 2 else None)
+    return PlainNet(
+        names[call.weights[0]], names[call.weights[1]], tuple(names[w] for w in call.weights[2:]), names[linear.args[1]],
+        None if bias is None else names[bias], names[steps[0].args[1]] if len(steps) == 3 else None, total, every,
+    )  # fmt: skip
+
+
+def _constant_input(recording: Recording, x: Value, embedding: Step | None) -> bool:
+    """Whether the RNN reads the model's input (or the embedding) whole, only moved about."""
+    sources = set(recording.inputs) if embedding is None else set(embedding.outputs)
+    for step in recording.steps:
+        if (
+            isinstance(step.rule, (MoveRule, Identity))
+            and all(o in sources for o in step.operands())
+            and step.operands()
+        ):
+            if step.operation in ("pad", "masked_fill", "__setitem__", "_pack_padded_sequence", "_pad_packed_sequence"):
+                continue
+            sources |= set(step.outputs)
+    return x in sources
+
+
+def _every_step(recording: Recording, recurrent: Step, linear: Step, total: int) -> bool | None:
+    """Whether the output layer reads every step once (True), the last one (False), or anything else (None).
+
+    Step numbers take the states' place and go through the same moves.
+    """
+    call = Call.parse(*recurrent.args)
+    shape = recurrent.outputs[0].shape  # type: ignore[union-attr]
+    time = torch.arange(total).reshape(1, -1, 1) if call.batch_first else torch.arange(total).reshape(-1, 1, 1)
+    final = recurrent.outputs[1].shape  # type: ignore[union-attr]
+    numbers: dict[Any, Tensor] = {
+        recurrent.outputs[0]: time.expand(shape),
+        recurrent.outputs[1]: torch.full(final, total - 1),
+    }
+    start = recording.steps.index(recurrent)
+    for step in recording.steps[start + 1 : recording.steps.index(linear)]:
+        if not all(o in numbers for o in step.operands()):
+            return None
+        if step.operation in ("pad", "masked_fill", "__setitem__", "_pad_packed_sequence"):
+            return None
+        args, kwargs = tree_map(lambda a: Nodes(numbers[a]) if isinstance(a, Value) else a, (step.args, step.kwargs))
+        results = _moved(step, args, kwargs)
+        numbers.update({v: r for v, r in zip(step.outputs, results) if v is not None})
+    read = numbers.get(linear.args[0])
+    if read is None or read.shape[-1] != shape[-1] or not bool((read == read[..., :1]).all()):
+        return None
+    counted = read[..., 0].reshape(-1).sort().values
+    if counted.tolist() == [total - 1]:
+        return False
+    return True if counted.tolist() == list(range(total)) else None
+
+
+class _Numbers:
+    """Stands where rules expect a node graph: step numbers are moved as node numbers are."""
+
+    @staticmethod
+    def activation(operand: Any) -> Tensor:
+        return operand.ids
+
+
+def _moved(step: Step, args: Any, kwargs: Any) -> tuple[Tensor, ...]:
+    results = step.rule.nodes(_Numbers(), *args, **kwargs)  # type: ignore[arg-type]
+    return (results.ids,) if isinstance(results, Nodes) else tuple(r.ids for r in results if r is not None)
+
+
+def kappa1(net: PlainNet, parameters: Mapping[str, Tensor], dtype: torch.dtype = torch.float64) -> PlainKappa:
+    """kappa1 / gamma^2 of every parameter of a plain net, constant dimensions kept at size 1."""
+
+    def squared(name: str) -> Tensor:
+        return parameters[name].detach().to(dtype).square()
+
+    w_in, w_out = squared(net.w_in), squared(net.w_out)
+    embedded = squared(net.embedding).sum(0) if net.embedding else None
+    u = w_in.sum(1) if embedded is None else w_in @ embedded
+    for bias in net.biases:
+        u = u + squared(bias)
+    v = w_out.sum(0)
+    steps, w_rec = net.steps, parameters[net.w_rec].detach()
+    h, delta, root = doubling.sequences(w_rec, u, v, steps, every_step=net.every_step)
+    # Common scale r^(T-1): delta_s = r^(T-s) row, h_s = r^(s-1) row.
+    fade = root ** -torch.arange(steps - 1, -1, -1, dtype=dtype, device=u.device) if root > 1 else None
+    into = delta.sum(0) if fade is None else fade @ delta
+    out = h[-1] if not net.every_step else h.sum(0) if fade is None else fade @ h
+    recurrent = (delta[: steps - 1].flip(0).t() @ h[: steps - 1]) / root
+    log_scale = (steps - 1) * math.log(root)
+    total = float(v @ out)
+    rows = steps if net.every_step else 1
+    if net.b_out:
+        total += float(squared(net.b_out).sum()) * rows * math.exp(-log_scale)
+    divisor = total or 1.0
+    found = {net.w_rec: recurrent, net.w_in: into[:, None] if embedded is None else torch.outer(into, embedded)}
+    found.update({bias: into for bias in net.biases})
+    found[net.w_out] = out[None, :]
+    if net.b_out:
+        found[net.b_out] = torch.full((1,), rows * math.exp(-log_scale), dtype=dtype)
+    if net.embedding:
+        found[net.embedding] = (into @ w_in)[None, :]
+    log_gamma_sq = math.log(total) + log_scale if total > 0 else -math.inf
+    return PlainKappa({n: k / divisor for n, k in found.items()}, log_gamma_sq, h, delta, root)

@@ -1,3 +1,57 @@
-from setuptools import setup
+"""Builds the optional native kernel; everything else is in pyproject.toml.
 
-setup()
+One source, one library per kind of processor, chosen at run time. These are plain C libraries, not Python modules, and
+need neither torch nor Python headers. Without a working C++ compiler each is skipped with a message and the package
+works through its pure-torch fallback.
+"""
+
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+FOLDER = Path("src/pathsgd/_native")
+SOURCES = [str(FOLDER / name) for name in ("kernel.cpp", "forward.cpp", "backward.cpp", "squared.cpp")]
+HEADERS = sorted(str(path) for path in FOLDER.glob("*.h"))
+FLAGS = ["-std=c++17", "-O3", "-g0", "-ffp-contract=fast", "-fvisibility=hidden"]
+PROCESSORS = {
+    "generic": [],
+    "avx2": ["-mavx2", "-mfma"],
+    "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"],
+}
+
+
+def library(name: str, sources: list[str], flags: list[str]) -> Extension:
+    return Extension(
+        f"pathsgd._native.{name}", sources, depends=HEADERS, extra_compile_args=FLAGS + flags, language="c++", optional=True
+    )
+
+
+def libraries() -> list[Extension]:
+    is_x86 = sysconfig.get_platform().endswith(("x86_64", "amd64"))
+    kernels = [
+        library(f"kernel_{name}", SOURCES, flags) for name, flags in PROCESSORS.items() if is_x86 or name == "generic"
+    ]
+    # OpenMP at compile time only: at run time its symbols are found in the runtime that torch has loaded.
+    return [*kernels, library("threads", [str(FOLDER / "threads.cpp")], ["-fopenmp"])]
+
+
+class BuildLibraries(build_ext):
+    """build_ext for libraries that Python does not import: plain names, and separate folders for their objects."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return fullname.replace(".", "/") + ".so"
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        return []
+
+    def build_extension(self, ext: Extension) -> None:
+        shared, self.build_temp = self.build_temp, str(Path(self.build_temp) / ext.name)
+        try:
+            super().build_extension(ext)
+        finally:
+            self.build_temp = shared
+
+
+setup(ext_modules=libraries(), cmdclass={"build_ext": BuildLibraries})

@@ -1,0 +1,176 @@
+// Backward pass: see rnn.h for the recurrence and the meaning of rows and steps.
+#include <memory>
+
+#include "outer.h"
+#include "rnn.h"
+#include "threads.h"
+
+namespace pathsgd {
+namespace {
+
+constexpr long kTileRows = 64;  // rows that one thread carries through time together
+
+// A block of rows of W_rec^T dz_after + dout + dh_n, cut where h is not active.
+template <class F>
+struct Rows {
+  const F* after;  // dz one step later, or null
+  const F* dout;   // or null
+  const F* dh_n;   // or null
+  const F* h;      // or null: nothing is cut
+  const F* soon;   // states needed next, fetched into cache meanwhile, or null
+  F* to;
+  long to_stride, to_columns;
+};
+
+template <class F>
+class Backward {
+ public:
+  explicit Backward(const BackwardCall<F>& call)
+      : call_(call), walk_(call.shape), hidden_(call.shape.hidden), recurrent_(call.dw_rec ? hidden_ : 0),
+        inputs_(call.dw_in ? call.shape.inputs : 0), w_rec_(call.w_rec, hidden_, hidden_, hidden_, 1) {
+    const long threads = std::max<long>(1, std::min<long>(call.shape.threads, call.shape.batch));
+    const long depth = recurrent_ + inputs_ + 1, tile = std::min<long>(kTileRows, call.shape.batch);
+    // Every thread's sums exist and are zero even when fewer threads arrive than were asked for. Three steps of room:
+    // the rows of the step after must outlive a return to the start.
+    for (long thread = 0; thread < threads; thread++) {
+      outer_.push_back(std::make_unique<OuterSum<F>>(3 * tile, depth, hidden_));
+    }
+  }
+
+  void run() {
+    const long batch = call_.shape.batch;
+    on_threads(static_cast<long>(outer_.size()), [&](long thread, long threads) {
+      for_pieces(batch * thread / threads, batch * (thread + 1) / threads, kTileRows, kMaxRows,
+                 [&](long first, long count) { sweep(first, first + count, *outer_[thread]); });
+    });
+    finish(call_.dw_rec, recurrent_, 0);
+    finish(call_.dw_in, inputs_, recurrent_);
+    finish(call_.dbias, 1, recurrent_ + inputs_);
+  }
+
+ private:
+  // All steps for the sequences in rows [first, last).
+  void sweep(long first, long last, OuterSum<F>& outer) const {
+    const F* after = nullptr;
+    for (long position = call_.shape.steps - 1; position >= 0; position--) {
+      const long t = walk_.step(position), end = std::min(last, walk_.rows(t));
+      if (end <= first) continue;
+      if (!outer.has_room(end - first)) outer.flush();
+      F* dz = outer.dz();
+      const long ends = std::clamp(walk_.continuing(position), first, end);
+      const long starts = std::clamp(walk_.continued(position), first, end);
+      const F* before = starts > first ? call_.out + (walk_.first_row(walk_.step(position - 1)) + first) * call_.out_stride : nullptr;
+      step(t, first, ends, after, before, dz, outer.dz_stride_);
+      step(t, ends, end, nullptr, nullptr, dz + (ends - first) * outer.dz_stride_, outer.dz_stride_);
+      if (call_.dh0 && starts < end)
+        product({dz + (starts - first) * outer.dz_stride_, nullptr, nullptr, nullptr, nullptr, call_.dh0 + starts * hidden_, hidden_, hidden_},
+                end - starts, outer.dz_stride_);
+      if (call_.dz) keep(t, first, end, dz, outer.dz_stride_);
+      gather(t, first, starts, end, before, outer);
+      outer.advance(end - first);
+      after = dz;
+    }
+    outer.flush();
+  }
+
+  // dz of rows [first, last) of step t; `after` is null for rows that end here.
+  void step(long t, long first, long last, const F* after, const F* soon, F* dz, long dz_stride) const {
+    const long row = walk_.first_row(t) + first;
+    product({after, call_.dout ? call_.dout + row * call_.dout_stride : nullptr,
+             call_.dh_n && !after ? call_.dh_n + first * hidden_ : nullptr, call_.out + row * call_.out_stride, soon, dz, dz_stride,
+             padded<F>(hidden_)}, last - first, dz_stride);
+  }
+
+  void product(const Rows<F>& rows, long count, long dz_stride) const {
+    for (long k0 = 0; k0 < hidden_; k0 += kDepth)
+      for (const Panel& panel : w_rec_.panels())
+        for_pieces(0, count, kMaxRows, 1, [&](long r, int block_count) {
+          for_block(block_count, panel.vectors, [&](auto block_rows, auto vectors) {
+            block<block_rows, vectors>(rows, r, panel, k0, dz_stride);
+          });
+        });
+  }
+
+  template <int BlockRows, int Vectors>
+  PATHSGD_NOINLINE void block(const Rows<F>& rows, long r, const Panel& panel, long k0, long dz_stride) const {
+    const long column = panel.first_column, depth = std::min(kDepth, hidden_ - k0), left = rows.to_columns - column;
+    F* to = rows.to + r * rows.to_stride + column;
+    Vec<F> acc[BlockRows][Vectors];
+    if (k0 == 0) {
+      PATHSGD_UNROLL for (int i = 0; i < BlockRows; i++)
+        PATHSGD_UNROLL for (int j = 0; j < Vectors; j++) acc[i][j] = zero<F>();
+    } else {
+      load_block(acc, to, rows.to_stride, left);
+    }
+    if (rows.soon) {
+      PATHSGD_UNROLL for (int i = 0; i < BlockRows; i++)
+        PATHSGD_UNROLL for (int j = 0; j < Vectors; j++)
+          __builtin_prefetch(rows.soon + (r + i) * call_.out_stride + column + j * kLanes<F>);
+    }
+    if (rows.after) multiply_add(acc, rows.after + r * dz_stride + k0, dz_stride, w_rec_.row(panel, k0), depth);
+    if (k0 + depth == hidden_) complete(acc, rows, r, column);
+    store_block(acc, to, rows.to_stride, left);
+  }
+
+  template <int BlockRows, int Vectors>
+  PATHSGD_INLINE void complete(Vec<F> (&acc)[BlockRows][Vectors], const Rows<F>& rows, long r, long column) const {
+    const long left = hidden_ - column;
+    if (rows.dout) add_block(acc, rows.dout + r * call_.dout_stride + column, call_.dout_stride, left);
+    if (rows.dh_n) add_block(acc, rows.dh_n + r * hidden_ + column, hidden_, left);
+    if (!rows.h) return;
+    PATHSGD_UNROLL for (int i = 0; i < BlockRows; i++)
+      PATHSGD_UNROLL for (int j = 0; j < Vectors; j++)
+        acc[i][j] = where_active<F>(load_vector<Vectors>(rows.h + (r + i) * call_.out_stride + column, j, left), acc[i][j]);
+  }
+
+  void keep(long t, long first, long last, const F* dz, long dz_stride) const {
+    F* to = call_.dz + (walk_.first_row(t) + first) * hidden_;
+    for (long r = 0; r < last - first; r++) std::memcpy(to + r * hidden_, dz + r * dz_stride, hidden_ * sizeof(F));
+  }
+
+  // [h_before, x, 1] of each row; rows from `starts` on come from h_0.
+  void gather(long t, long first, long starts, long last, const F* before, OuterSum<F>& outer) const {
+    const F one = 1;
+    for (long r = first; r < last; r++) {
+      const F* h = r < starts ? before + (r - first) * call_.out_stride : call_.h0 ? call_.h0 + r * hidden_ : nullptr;
+      outer.put(r - first, 0, h, recurrent_);
+      outer.put(r - first, recurrent_, call_.x + (walk_.first_row(t) + r) * inputs_, inputs_);
+      outer.put(r - first, recurrent_ + inputs_, &one, 1);
+    }
+  }
+
+  // Adds up the threads' sums and turns rows [first, first+depth) from (depth, hidden) to the parameter's (hidden, depth).
+  void finish(F* to, long depth, long first) const {
+    constexpr long kBlock = 16;
+    for (long n0 = 0; n0 < hidden_; n0 += kBlock)
+      for (long k0 = 0; k0 < depth; k0 += kBlock)
+        for (long n = n0; n < std::min(n0 + kBlock, hidden_); n++)
+          for (long k = k0; k < std::min(k0 + kBlock, depth); k++) {
+            F total = 0;
+            for (const auto& outer : outer_) total += outer->sum(first + k, n);
+            to[n * depth + k] = total;
+          }
+  }
+
+  const BackwardCall<F>& call_;
+  const Walk walk_;
+  const long hidden_, recurrent_, inputs_;
+  const Packed<F> w_rec_;
+  std::vector<std::unique_ptr<OuterSum<F>>> outer_;
+};
+
+template <class F>
+int backward(const BackwardCall<F>& call) {
+  try {
+    Backward<F>(call).run();
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace pathsgd
+
+PATHSGD_EXPORT int pathsgd_backward_float(const pathsgd::BackwardCall<float>* call) { return pathsgd::backward(*call); }
+PATHSGD_EXPORT int pathsgd_backward_double(const pathsgd::BackwardCall<double>* call) { return pathsgd::backward(*call); }

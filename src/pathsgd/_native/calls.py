@@ -1,0 +1,281 @@
+"""One direction of one ReLU layer, forward and backward, and the squared network's sequences, by whatever is there.
+
+Symbols (rnn.h has the recurrence): T steps, B sequences, I inputs, H units, R = all rows (T*B, or fewer when packed).
+    x (R, I)   w_in (H, I)   w_rec (H, H)   bias (H)   h0, h_n (B, H)   out (R, H), rows may be spaced
+The structures below mirror those of rnn.h and squared.cpp field by field.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pathsgd._native import fallback
+from pathsgd._native.layout import Layout
+from pathsgd._native.loader import load, thread_count
+
+SMALL_INPUTS = 16
+"""Up to this many inputs, W_in x and dW_in are part of the sweep; beyond, one product does them better."""
+SMALL_HIDDEN = 256
+"""Up to this many units, dW_rec is summed in the backward sweep; beyond, its sums do not stay in cache."""
+
+_INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
+_C_TYPES = {torch.float32: "float", torch.float64: "double"}
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = [
+        ("steps", _INT),
+        ("batch", _INT),
+        ("hidden", _INT),
+        ("inputs", _INT),
+        ("reversed", _INT),
+        ("threads", _INT),
+        ("row_starts", _POINTER),
+    ]
+
+
+class _ForwardCall(ctypes.Structure):
+    _fields_ = [
+        ("shape", _Shape),
+        ("x", _POINTER),
+        ("w_in", _POINTER),
+        ("bias", _POINTER),
+        ("w_rec", _POINTER),
+        ("h0", _POINTER),
+        ("out", _POINTER),
+        ("out_stride", _INT),
+        ("h_n", _POINTER),
+    ]
+
+
+class _BackwardCall(ctypes.Structure):
+    _fields_ = [
+        ("shape", _Shape),
+        ("x", _POINTER),
+        ("w_rec", _POINTER),
+        ("h0", _POINTER),
+        ("out", _POINTER),
+        ("out_stride", _INT),
+        ("dout", _POINTER),
+        ("dout_stride", _INT),
+        ("dh_n", _POINTER),
+        ("dz", _POINTER),
+        ("dh0", _POINTER),
+        ("dw_rec", _POINTER),
+        ("dw_in", _POINTER),
+        ("dbias", _POINTER),
+    ]
+
+
+class _SquaredCall(ctypes.Structure):
+    _fields_ = [
+        ("steps", _INT),
+        ("hidden", _INT),
+        ("every_step", _INT),
+        ("threads", _INT),
+        ("w_rec", _POINTER),
+        ("u", _POINTER),
+        ("v", _POINTER),
+        ("h", _POINTER),
+        ("delta", _POINTER),
+        ("inverse_rho", ctypes.c_double),
+    ]
+
+
+class Needs(NamedTuple):
+    """Which gradients are wanted."""
+
+    x: bool
+    h0: bool
+    w_in: bool
+    w_rec: bool
+    bias: bool
+
+
+class Gradients(NamedTuple):
+    """Gradients of one direction; None where none was wanted."""
+
+    x: Tensor | None
+    h0: Tensor | None
+    w_in: Tensor | None
+    w_rec: Tensor | None
+    bias: Tensor | None
+
+
+def forward(
+    x: Tensor,
+    h0: Tensor | None,
+    w_in: Tensor,
+    w_rec: Tensor,
+    bias: Tensor | None,
+    layout: Layout,
+    reverse: bool,
+    out: Tensor,
+    h_n: Tensor,
+) -> None:
+    """Fill `out` with h_t = relu(W_in x_t + bias + W_rec h_before(t)) and `h_n` with each sequence's last state."""
+    library = load().library
+    if library is None:
+        return fallback.forward(x, h0, w_in, w_rec, bias, layout, reverse, out, h_n)
+    fused_inputs = w_in.shape[1] <= SMALL_INPUTS
+    if not fused_inputs:
+        fallback.project_inputs(x, w_in, bias, out)
+    _call(
+        library,
+        "pathsgd_forward_" + _C_TYPES[x.dtype],
+        _ForwardCall(
+            _shape(layout, w_in, reverse),
+            _pointer(x) if fused_inputs else None,
+            _pointer(w_in),
+            _pointer(bias),
+            _pointer(w_rec),
+            _pointer(h0),
+            out.data_ptr(),
+            out.stride(0),
+            _pointer(h_n),
+        ),
+    )
+    return None
+
+
+def backward(
+    dout: Tensor | None,
+    dh_n: Tensor | None,
+    x: Tensor,
+    h0: Tensor | None,
+    out: Tensor,
+    w_in: Tensor,
+    w_rec: Tensor,
+    layout: Layout,
+    reverse: bool,
+    needs: Needs,
+) -> Gradients:
+    """Gradients from those of `out` (R, H) and `h_n` (B, H), either of which may be None for zeros."""
+    dh0 = torch.empty(layout.batch, w_rec.shape[0], dtype=x.dtype) if needs.h0 else None
+    library = load().library
+    if library is None:
+        dz = fallback.backward_states(dout, dh_n, out, w_rec, layout, reverse, dh0)
+        swept = Gradients(None, dh0, None, None, dz.sum(0) if needs.bias else None)
+    else:
+        dz, swept = _sweep_back(library, dout, dh_n, x, h0, out, w_in, w_rec, layout, reverse, needs, dh0)
+    dw_rec, dw_in = swept.w_rec, swept.w_in
+    if needs.w_rec and dw_rec is None:
+        dw_rec = fallback.recurrent_weight_gradient(dz, out, h0, layout, reverse)
+    if needs.w_in and dw_in is None:
+        dw_in = dz.t() @ x
+    return Gradients(dz @ w_in if needs.x else None, dh0, dw_in, dw_rec, swept.bias)
+
+
+def _sweep_back(
+    library: Any,
+    dout: Tensor | None,
+    dh_n: Tensor | None,
+    x: Tensor,
+    h0: Tensor | None,
+    out: Tensor,
+    w_in: Tensor,
+    w_rec: Tensor,
+    layout: Layout,
+    reverse: bool,
+    needs: Needs,
+    dh0: Tensor | None,
+) -> tuple[Tensor, Gradients]:
+    """The kernel's sweep. dz is kept (else empty) only when a product after the sweep needs it."""
+    hidden, inputs = w_in.shape
+    sums_rec = needs.w_rec and hidden <= SMALL_HIDDEN
+    sums_in = needs.w_in and inputs <= SMALL_INPUTS
+    keeps_dz = needs.x or (needs.w_in and not sums_in) or (needs.w_rec and not sums_rec)
+    dz = x.new_empty(out.shape if keeps_dz else 0)
+    dw_rec = x.new_empty(hidden, hidden) if sums_rec else None
+    dw_in = x.new_empty(hidden, inputs) if sums_in else None
+    dbias = x.new_empty(hidden)
+    _call(
+        library,
+        "pathsgd_backward_" + _C_TYPES[x.dtype],
+        _BackwardCall(
+            _shape(layout, w_in, reverse),
+            _pointer(x),
+            _pointer(w_rec),
+            _pointer(h0),
+            out.data_ptr(),
+            out.stride(0),
+            None if dout is None else dout.data_ptr(),
+            0 if dout is None else dout.stride(0),
+            _pointer(dh_n),
+            _pointer(dz) if keeps_dz else None,
+            _pointer(dh0),
+            _pointer(dw_rec),
+            _pointer(dw_in),
+            _pointer(dbias),
+        ),
+    )
+    return dz, Gradients(None, dh0, dw_in, dw_rec, dbias if needs.bias else None)
+
+
+def squared_sequences(
+    weight_hh: Tensor, u: Tensor, v: Tensor, steps: int, every_step: bool, inv_rho: float = 1.0
+) -> tuple[Tensor, Tensor] | None:
+    """States and derivatives of the squared network of one recurrent layer, or None when no kernel can do it.
+
+        h_1 = u,  h_{s+1} = A h_s + u        delta_T = v,  delta_s = A^T delta_{s+1} (+ v if every_step)
+
+    A = weight_hh ** 2, T = steps. Row s-1 of the results, each (T, H) and of the type of u, holds h_s rho^-(s-1) and
+    delta_s rho^-(T-s) with rho = 1 / inv_rho: choose rho near the Perron root of A and neither overflows.
+    """
+    library = load().library
+    kinds = (weight_hh.dtype, u.dtype)
+    if (
+        library is None
+        or any(t.device.type != "cpu" for t in (weight_hh, u, v))
+        or any(kind not in _C_TYPES for kind in kinds)
+        or kinds == (torch.float64, torch.float32)
+    ):
+        return None
+    hidden = weight_hh.shape[0]
+    if weight_hh.shape != (hidden, hidden) or u.shape != (hidden,) or v.shape != (hidden,) or v.dtype != u.dtype:
+        raise ValueError(
+            f"weight_hh {tuple(weight_hh.shape)} must be square, and u {tuple(u.shape)} {u.dtype} and v {tuple(v.shape)} "
+            f"{v.dtype} vectors of its size and of one type"
+        )
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, not {steps}")
+    weight_hh, u, v = (t.detach().contiguous() for t in (weight_hh, u, v))
+    h, delta = u.new_empty(steps, hidden), u.new_empty(steps, hidden)
+    _call(
+        library,
+        f"pathsgd_squared_{_C_TYPES[kinds[0]]}_{_C_TYPES[kinds[1]]}",
+        _SquaredCall(
+            steps,
+            hidden,
+            every_step,
+            thread_count(),
+            _pointer(weight_hh),
+            _pointer(u),
+            _pointer(v),
+            _pointer(h),
+            _pointer(delta),
+            inv_rho,
+        ),
+    )
+    return h, delta
+
+
+def _shape(layout: Layout, w_in: Tensor, reverse: bool) -> _Shape:
+    return _Shape(layout.steps, layout.batch, *w_in.shape, reverse, thread_count(), _pointer(layout.starts))
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    if tensor is None:
+        return None
+    if not tensor.is_contiguous():
+        raise ValueError(f"the kernel was given a tensor of shape {tuple(tensor.shape)} that is not contiguous")
+    return tensor.data_ptr()
+
+
+def _call(library: Any, name: str, arguments: ctypes.Structure) -> None:
+    if getattr(library, name)(ctypes.byref(arguments)) != 0:
+        raise MemoryError(f"{name} could not allocate its working memory")

@@ -1,0 +1,114 @@
+"""Which kernel runs on this machine: found, checked and loaded once, at first use.
+
+The build makes up to four small libraries beside this file: `kernel_generic`, `kernel_avx2` and `kernel_avx512` from
+one source, and `threads`, which lends the kernels torch's own OpenMP threads. Each may be missing. Without a kernel
+the pure-torch fallback does the work; without `threads` a kernel works on one thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+INTERFACE_VERSION = 1  # pathsgd_interface_version() of kernel.cpp
+KERNELS = ("generic", "avx2", "avx512")  # position = the processor level it needs
+ENVIRONMENT_VARIABLE = "PATHSGD_NATIVE"
+
+
+class Backend(NamedTuple):
+    """What computes the fused operations, and why."""
+
+    name: str
+    """`avx512`, `avx2`, `generic`, or `torch` for the pure-torch fallback."""
+    threaded: bool
+    """Whether the kernel can share the batch out to several threads."""
+    reason: str
+
+    def __str__(self) -> str:
+        if self.name == "torch":
+            return f"pure torch fallback: {self.reason}"
+        return f"{self.name} kernel, {'torch threads' if self.threaded else 'one thread'}: {self.reason}"
+
+
+class Loaded(NamedTuple):
+    """A backend and, unless it is the fallback, its library."""
+
+    backend: Backend
+    library: Any  # ctypes.CDLL | None: its functions are looked up by name
+
+
+def choose(forced: str | None, level: int, built: dict[str, str]) -> tuple[str, str]:
+    """Name and reason of the kernel to use.
+
+    forced: value of the environment variable, or None; level: what the processor supports (position in KERNELS);
+    built: kernel name -> "" when it can be loaded, else why not.
+    """
+    if forced == "0":
+        return "torch", f"{ENVIRONMENT_VARIABLE}=0 asks for it"
+    if forced is not None:
+        if forced not in KERNELS:
+            raise ValueError(f"{ENVIRONMENT_VARIABLE}={forced!r} is not one of 0, {', '.join(KERNELS)}")
+        if KERNELS.index(forced) > level:
+            raise RuntimeError(f"{ENVIRONMENT_VARIABLE}={forced}, but this processor supports {KERNELS[level]} at most")
+        if built.get(forced, "not built"):
+            raise RuntimeError(f"{ENVIRONMENT_VARIABLE}={forced}, but that kernel is missing: {built[forced]}")
+        return forced, f"{ENVIRONMENT_VARIABLE}={forced} asks for it"
+    for name in reversed(KERNELS[: level + 1]):
+        if not built[name]:
+            return name, "best that was built for this processor"
+    return "torch", built["generic"]
+
+
+def _open(name: str) -> tuple[Any, str]:
+    """A library of the build and "", or None and what is wrong with it."""
+    path = Path(__file__).with_name(f"{name}.so")
+    if not path.exists():
+        return None, "no kernel was built (a C++ compiler was missing or failed when the package was installed)"
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        return None, f"{path.name} cannot be loaded: {error}"
+    if name.startswith("kernel_") and (version := library.pathsgd_interface_version()) != INTERFACE_VERSION:
+        return None, f"{path.name} is of another version ({version}, not {INTERFACE_VERSION}): install the package again"
+    return library, ""
+
+
+@functools.cache
+def load() -> Loaded:
+    """The kernel for this process. PATHSGD_NATIVE=0|generic|avx2|avx512 overrides the choice."""
+    opened = {name: _open(f"kernel_{name}") for name in KERNELS}
+    generic = opened["generic"][0]
+    # Opening a library runs none of its vector code, so the generic one may be asked before any is chosen.
+    level = int(generic.pathsgd_processor_level()) if generic is not None else 0
+    forced = os.environ.get(ENVIRONMENT_VARIABLE) or None
+    name, reason = choose(forced, level, {kernel: problem for kernel, (_, problem) in opened.items()})
+    if name == "torch":
+        return Loaded(Backend(name, True, reason), None)
+    library = opened[name][0]
+    threads, problem = _open("threads")
+    if threads is None:
+        return Loaded(Backend(name, False, f"{reason}; {problem}"), library)
+    library.pathsgd_set_thread_runner(ctypes.cast(threads.pathsgd_run_threads, ctypes.c_void_p))
+    return Loaded(Backend(name, True, reason), library)
+
+
+_forked = False
+
+
+def _after_fork() -> None:
+    # The parent's thread pool does not survive a fork, and GNU OpenMP waits for it for ever.
+    global _forked
+    _forked = True
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def thread_count() -> int:
+    """Threads a kernel may use: never more than torch, and one in a forked process."""
+    return 1 if _forked else torch.get_num_threads()

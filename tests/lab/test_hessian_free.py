@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import functional_call, jacrev
 
-from pathsgd.lab.systems import HessianFree, MrnnHfSystem, SequenceNet
+from pathsgd.lab.systems import HessianFree, LstmSystem, MrnnHfSystem, SequenceNet
 from pathsgd.lab.tasks import AddingTask, Batch, CopyTask
 from pathsgd.lab.tasks.base import State
 
@@ -129,8 +129,17 @@ def test_at_a_minimum_and_at_infinity_nothing_moves() -> None:
     inputs = torch.randn(2, 4, 2, dtype=torch.float64)
     optimiser = HessianFree(model, torch.nn.functional.mse_loss)
     optimiser.step(Batch(inputs, torch.zeros(4, 1, dtype=torch.float64), False))
-    optimiser.step(Batch(inputs, torch.full((4, 1), torch.inf, dtype=torch.float64), False))
+    lost = optimiser.step(Batch(inputs, torch.full((4, 1), torch.inf, dtype=torch.float64), False))
+    assert lost.loss.isnan()
     assert all(not parameter.any() for parameter in model.parameters())
+
+
+def test_a_part_without_forward_derivatives_is_named() -> None:
+    task = AddingTask(length=3)
+    model = LstmSystem(hidden=3).build(task, seed=0)
+    batch = task.prepare().stream(2, seed=0).next()
+    with pytest.raises(ValueError, match="a part of GatedNet lacks: choose another optimiser"):
+        HessianFree(model, task.loss).step(batch)
 
 
 def test_negative_settings_are_refused() -> None:

@@ -69,7 +69,7 @@ class HessianFree(torch.optim.Optimizer):
     Unlike other optimisers it needs the batch, not gradients: ``losses = optimiser.step(batch, state)``.
 
     Args:
-        model: a net whose parts have forward-mode derivatives (torch's and the package's fused layers have none).
+        model: a net whose parts have forward-mode derivatives.
         loss: the task's loss of (outputs, targets).
         damping: first lambda; 0 for none at all.
         structural: mu; 0 for none.
@@ -101,14 +101,18 @@ class HessianFree(torch.optim.Optimizer):
         super().__init__([p for p in model.parameters() if p.requires_grad], settings)
 
     def step(self, batch: Batch, state: State | None = None) -> Losses:  # type: ignore[override]
-        """One outer step on ``batch``; loss and final state are those before the step."""
+        """One outer step on ``batch``; loss and final state are those before the step.
+
+        Where the gradient is not finite nothing moves and the loss is reported as not a number.
+        """
         group = self.param_groups[0]
         parameters: list[nn.Parameter] = group["params"]
         outputs, new_state = self.model(batch.inputs, state)
         loss = self.loss(outputs, batch.targets)
         gradient = _flat(torch.autograd.grad(loss, parameters))
-        losses = Losses(loss.detach(), loss.detach(), tuple(part.detach() for part in new_state))
-        if not np.isfinite(gradient).all() or not gradient.any():
+        value = loss.detach() if np.isfinite(gradient).all() else torch.full_like(loss, math.nan)
+        losses = Losses(value, value, tuple(part.detach() for part in new_state))
+        if not value.isfinite() or not gradient.any():
             return losses
 
         candidates = self._solve(batch, state, gradient)
@@ -121,12 +125,23 @@ class HessianFree(torch.optim.Optimizer):
             return value if math.isfinite(value) else math.inf
 
         start = losses.loss.item()
-        direction, value = _best_candidate(candidates, loss_at)
-        self._adapt_damping(batch, state, gradient, direction, value - start, origin)
-        rate = _line_search(loss_at, start, direction, value, float(gradient @ direction))
+        direction, reached = _best_candidate(candidates, loss_at)
+        self._adapt_damping(batch, state, gradient, direction, reached - start, origin)
+        rate = _line_search(loss_at, start, direction, reached, float(gradient @ direction))
         vector_to_parameters(origin + rate * torch.from_numpy(direction).to(origin), parameters)
         self._remember(candidates[-1])
         return losses
+
+    def _multiply(self, curvature: GGNLinearOperator, v: np.ndarray) -> np.ndarray:
+        """Curvature times v."""
+        try:
+            product = curvature @ torch.from_numpy(v).to(self.param_groups[0]["params"][0].dtype)
+        except NotImplementedError as error:
+            raise ValueError(
+                f"hessian-free steps need forward-mode derivatives, which a part of {type(self.model).__name__} lacks: "
+                "choose another optimiser"
+            ) from error
+        return product.double().numpy()
 
     def _curvature(self, batch: Batch, state: State | None, weight: float) -> GGNLinearOperator:
         """G + weight S' at the present parameters, S' = J_h^T J_h."""
@@ -147,11 +162,9 @@ class HessianFree(torch.optim.Optimizer):
         damping: float = group["damping"]
         steps, sequences = batch.inputs.shape[:2]
         curvature = self._curvature(batch, state, damping * group["structural"] / (steps * sequences))
-        dtype = group["params"][0].dtype
 
         def multiply(v: np.ndarray) -> np.ndarray:
-            product = curvature @ torch.from_numpy(v.ravel()).to(dtype)
-            return product.double().numpy() + damping * v.ravel()
+            return self._multiply(curvature, v.ravel()) + damping * v.ravel()
 
         kept: list[np.ndarray] = []
         next_kept, iteration = 1.0, 0
@@ -187,8 +200,8 @@ class HessianFree(torch.optim.Optimizer):
         """Levenberg and Marquardt's rule: trust the quadratic model more where it foretold the change of the loss."""
         group = self.param_groups[0]
         vector_to_parameters(origin, group["params"])
-        product = self._curvature(batch, state, 0.0) @ torch.from_numpy(direction).to(origin)
-        foretold = float(gradient @ direction + 0.5 * direction @ product.double().numpy())
+        product = self._multiply(self._curvature(batch, state, 0.0), direction)
+        foretold = float(gradient @ direction + 0.5 * direction @ product)
         # A model that foretells no decrease deserves no trust, whatever the ratio of two signs says.
         rho = change / foretold if foretold < 0.0 else -math.inf
         if rho > 0.75:

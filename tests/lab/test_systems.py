@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import pathsgd
 from pathsgd.lab.systems import (
     SYSTEMS,
     GruSystem,
@@ -139,6 +140,12 @@ def test_a_few_steps_lower_the_loss(system: str) -> None:
     assert objectives[-1] < 0.9 * objectives[0]
 
 
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_output_bias_starts_at_zero_or_at_the_mean_of_the_targets(system: str) -> None:
+    assert SYSTEMS[system](hidden=4).build(AddingTask(), seed=0).readout.bias.item() == 0.0
+    assert SYSTEMS[system](hidden=4, mean_bias=True).build(AddingTask(), seed=0).readout.bias.item() == 1.0
+
+
 def test_hidden_units_must_be_positive() -> None:
     with pytest.raises(ValueError, match="hidden must be at least 1, got 0"):
         RnnReluSystem(hidden=0)
@@ -201,6 +208,27 @@ def test_symbols_enter_as_one_hot_vectors(hidden: int) -> None:
         torch.testing.assert_close(found, net.readout(h))
     trained = sum(p.numel() for p in net.parameters() if p.requires_grad)
     assert trained == hidden * 20 + hidden * hidden + 2 * hidden + 20 * hidden + 20
+
+
+@pytest.mark.parametrize("task", [TASKS["adding"], TASKS["ptb_char"], TASKS["ptb_word"]], ids=lambda task: task.name)
+@pytest.mark.parametrize("system", [name for name, system in SYSTEMS.items() if system.path_rules])
+def test_path_rules_read_the_net(system: str, task: Task) -> None:
+    """gamma^2 of the net is that of h_t = W_in'^2 1 + b^2 + W_rec^2 h_{t-1}, with every symbol an input."""
+    net = SYSTEMS[system](hidden=60).build(task, seed=0)
+    with torch.no_grad():
+        for bias in (net.rnn.bias_ih_l0, net.rnn.bias_hh_l0, net.readout.bias):
+            bias.uniform_(-0.1, 0.1)
+    by_symbol = task.tokens and task.input_size > 60
+    squared_in = net.input_matrix.double().square().sum(0 if by_symbol else 1)
+    squared_in = squared_in + net.rnn.bias_ih_l0.double().square() + net.rnn.bias_hh_l0.double().square()
+    h = torch.zeros(60, dtype=torch.float64)
+    outputs = []
+    for _ in range(task.length):
+        h = squared_in + net.rnn.weight_hh_l0.double().square() @ h
+        outputs.append((net.readout.weight.double().square() @ h + net.readout.bias.double().square()).sum())
+    expected = torch.stack(outputs).sum() if task.every_step else outputs[-1]
+    found = pathsgd.gamma_sq(net, task.example_inputs(2))
+    assert found.item() == pytest.approx(expected.item(), rel=1e-9)
 
 
 @given(size=st.integers(2, 40), seed=st.integers(0, 100))

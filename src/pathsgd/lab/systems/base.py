@@ -59,6 +59,8 @@ class System(ABC):
 
     hidden: int | None = None
     """Recurrent units; None: the number the paper uses on the task."""
+    mean_bias: bool = False
+    """Start the output bias at the mean of the targets (1 in the adding problem) instead of 0."""
 
     name: ClassVar[str]
     """Key in ``SYSTEMS`` and on the command line."""
@@ -78,7 +80,10 @@ class System(ABC):
         """A new model for ``task``; the same seed gives the same parameters, whatever torch's global generator is."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return self._build(task)
+            net = self._build(task)
+        if self.mean_bias:
+            nn.init.constant_(net.readout.bias, task.target_mean)
+        return net
 
     @abstractmethod
     def _build(self, task: Task) -> SequenceNet:

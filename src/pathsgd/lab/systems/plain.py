@@ -84,8 +84,6 @@ class PlainSystem(System):
     """Half-width of a uniform recurrent matrix; None: the paper's for the task."""
     others_range: float | None = None
     """Half-width of the uniform initial input and output weights; None: the paper's for the task."""
-    mean_bias: bool = False
-    """Start the output bias at the mean of the targets (1 in the adding problem) instead of 0."""
 
     def _make(self, task: Task, nonlinearity: Nonlinearity) -> RecurrentNet:
         """The net with these settings."""
@@ -99,7 +97,7 @@ class PlainSystem(System):
             net.readout.weight.uniform_(-others, others)
             net.rnn.bias_ih_l0.zero_()
             net.rnn.bias_hh_l0.zero_()
-            net.readout.bias.fill_(task.target_mean if self.mean_bias else 0.0)
+            net.readout.bias.zero_()
         return net
 
 

@@ -25,6 +25,12 @@ from pathsgd.kappa import Terms
 from pathsgd.measure import Geometry, Measure
 from pathsgd.recording import Output
 
+LEAST_FLOW = 1e-8
+"""Flow below this counts as this: a unit whose outgoing weights are all zero could never begin to carry any.
+
+Flow does not change when units are rescaled, so neither does what is computed with the bound.
+"""
+
 
 def path_flow(measured: Measure, parameters: Mapping[str, Tensor]) -> Tensor:
     """phi of every node: the share of path mass that enters it, sum of q * kappa1 / gamma^2 over its incoming edges.
@@ -47,7 +53,8 @@ def path_flow(measured: Measure, parameters: Mapping[str, Tensor]) -> Tensor:
 
 def metric(measured: Measure, parameters: Mapping[str, Tensor], rho: float) -> dict[str, Tensor]:
     """K of every parameter, broadcastable to its shape; 1 for parameters that no rescaling changes."""
-    weight = path_flow(measured, parameters).clamp(min=1e-300) ** (rho / 2) if rho else None
+    has_flow = rho and measured.log_gamma_sq > -math.inf  # without any path mass there are no shares of it
+    weight = path_flow(measured, parameters).clamp(min=LEAST_FLOW) ** (rho / 2) if has_flow else None
     result = {}
     for name, kappa in measured.kappa.items():
         edges = measured.spaces.edges[name]
@@ -115,7 +122,8 @@ def inverse_metric(
     else:
         if rho:
             raise ValueError("rho needs the relative metric: path flow is a share of gamma^2")
-        found = {name: inverse(kappa) * math.exp(-measured.log_scale) for name, kappa in measured.kappa.items()}
+        scale = math.exp(min(-measured.log_scale, 709.0))  # the largest that float64 holds
+        found = {name: inverse(kappa) * scale for name, kappa in measured.kappa.items()}
     zero = torch.zeros((), dtype=torch.float64)
     return {name: found.get(name, zero.expand([1] * p.dim())) for name, p in parameters.items()}
 

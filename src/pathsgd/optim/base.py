@@ -2,61 +2,38 @@
 
 from __future__ import annotations
 
-import inspect
 import math
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pathsgd.kappa import Terms
-from pathsgd.measure import Geometry, Measure, shape_key
-from pathsgd.normalize import inverse_metric, refuse_sparse
-from pathsgd.recorder import PathTensor
+from pathsgd.measure import Geometry, Measure
+from pathsgd.normalize import clip_factor, inverse_metric, refuse_sparse
+from pathsgd.optim.flat import Flat, laid_out, norm
+from pathsgd.optim.inputs import LastInputs, without_data
 from pathsgd.recording import Output
 
-
-class LastInputs:
-    """A forward pre-hook that remembers the shapes of the model's last inputs, and none of their data."""
-
-    def __init__(self) -> None:
-        self.key: tuple[Any, ...] | None = None
-        self.inputs: tuple[Any, ...] | None = None
-
-    def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if kwargs:
-            args = _positional(model, args, kwargs)
-        if any(isinstance(a, PathTensor) for a in args):
-            return  # a measurement under way
-        key = shape_key(args)
-        if key != self.key:
-            self.key, self.inputs = key, tuple(_without_data(a) for a in args)
-
-
-def _positional(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    bound = inspect.signature(model.forward).bind(*args, **kwargs)
-    if bound.kwargs:
-        raise TypeError(
-            f"the model takes keyword-only inputs {sorted(bound.kwargs)}; give the optimiser example_inputs="
-        )
-    return bound.args
-
-
-def _without_data(a: Any) -> Any:
-    """The same shape and dtype from one zero; integer vectors (lengths) are structure and kept."""
-    if not isinstance(a, Tensor) or (a.dim() == 1 and not a.is_floating_point()):
-        return a
-    return torch.zeros((), dtype=a.dtype, device=a.device).expand(a.shape)
+# What a copy or a pickle of an optimiser keeps beside torch's own.
+_KEPT = (
+    "terms", "clip", "refresh_every", "relative", "log_gamma_sq", "dual_norm", "_geometry", "_example", "_last",
+)  # fmt: skip
 
 
 class PathOptimizer(Optimizer):
     """An optimiser that steps in a model's path geometry.
 
-    Subclasses compute a step from whitened gradients; this class knows when and how to measure. The metric's inverse
-    is kept in each parameter's state, so that a resumed run continues bit for bit between two measurements.
+    Subclasses compute a step from whitened gradients; this class knows when and how to measure. Each parameter's
+    state holds `whitening`, 1/sqrt(K), and `age`, the steps it has served: a resumed run continues bit for bit, also
+    between two measurements.
     """
+
+    alike: ClassVar[tuple[str, ...]] = ()
+    """States that must be equal for parameters to be updated together."""
 
     def __init__(
         self,
@@ -83,15 +60,18 @@ class PathOptimizer(Optimizer):
         if refresh_every < 1:
             raise ValueError(f"refresh_every must be at least 1, got {refresh_every}")
         self.terms, self.clip, self.refresh_every, self.relative = terms, clip, int(refresh_every), relative
-        self._geometry = Geometry(model, output)
         self.log_gamma_sq = math.nan
         """log gamma^2 when the metric was last measured."""
         self.dual_norm = math.nan
-        """Length of the last gradient in the dual metric, before clipping."""
+        """Length of the last gradient in the dual metric, before clipping; not computed where clip is None."""
+        self._geometry = Geometry(model, output)
         self._example = None if example_inputs is None else _as_tuple(example_inputs)
-        self._last = LastInputs()
-        model.register_forward_pre_hook(self._last, with_kwargs=True)
+        self._forget_layout()
         super().__init__(list(model.parameters()) if params is None else params, defaults)
+        self._last = LastInputs()
+        self._last.belong_to(self)
+        if self._example is None:
+            self._last.watch(model)
 
     @property
     def model(self) -> nn.Module:
@@ -99,41 +79,42 @@ class PathOptimizer(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
-        names = {id(p): n for n, p in self.model.named_parameters()}
-        for p in self.param_groups[-1]["params"]:
-            if id(p) not in names:
-                self.param_groups.pop()
+        self._names = {id(p): n for n, p in self.model.named_parameters()}
+        try:
+            self._check(self.param_groups[-1])
+        except (TypeError, ValueError):
+            self.param_groups.pop()
+            raise
+        self._forget_layout()
+
+    def _check(self, group: dict[str, Any]) -> None:
+        for p in group["params"]:
+            if id(p) not in self._names:
                 raise ValueError(f"a parameter of shape {tuple(p.shape)} does not belong to the model")
-        self._names = names
+            if p.is_complex():
+                raise TypeError(f"parameter '{self._names[id(p)]}' is complex; path geometry needs real parameters")
+        if group.get("differentiable"):
+            raise ValueError("differentiable=True: a path step cannot be differentiated, its metric has no graph")
+        for key in ("lr", "weight_decay", "rho"):
+            if not float(group[key]) >= 0:
+                raise ValueError(f"{key} must not be negative, got {group[key]}")
+        if group["rho"] and not self.relative:
+            raise ValueError("rho needs relative=True: path flow is a share of gamma^2")
 
     def __getstate__(self) -> dict[str, Any]:
-        own = (
-            "terms",
-            "clip",
-            "refresh_every",
-            "relative",
-            "_geometry",
-            "log_gamma_sq",
-            "dual_norm",
-            "_example",
-            "_last",
-        )
-        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in _KEPT}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """Called for copies and unpickled optimisers, and by load_state_dict with a part of the state."""
         super().__setstate__(state)
+        self._forget_layout()
         if "_geometry" in state:
             self._names = {id(p): n for n, p in self.model.named_parameters()}
+            self._last.belong_to(self)
 
     def inputs(self) -> tuple[Any, ...]:
-        if self._example is not None:
-            return self._example
-        if self._last.inputs is None:
-            raise RuntimeError(
-                "the optimiser has seen no forward pass of its model, so it does not know the shape of its inputs; "
-                "run the model before step(), or give example_inputs="
-            )
-        return self._last.inputs
+        """Inputs of the shapes the metric is measured for."""
+        return self._last.get() if self._example is None else self._example
 
     def measure(self) -> Measure:
         """The geometry at the current weights, for the shapes of the last forward pass."""
@@ -146,37 +127,84 @@ class PathOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        groups = [(group, [p for p in group["params"] if p.grad is not None]) for group in self.param_groups]
-        groups = [(group, params) for group, params in groups if params]
-        if groups:
-            self._refresh(groups)
-            self._update([(g, params, [p.grad for p in params]) for g, params in groups])
+        flats = self._with_gradients()
+        if flats:
+            self._refresh(flats)
+            factor = self._whiten(flats)
+            if factor is not None:
+                for flat in flats:
+                    self._update(flat, -factor if flat.group["maximize"] else factor)
         return loss
 
-    def _update(self, groups: Sequence[tuple[dict[str, Any], list[Tensor], list[Tensor]]]) -> None:
+    def _update(self, flat: Flat, factor: float) -> None:
+        """Step the parameters of `flat`, given the whitened gradients and what to multiply them with."""
         raise AssertionError("subclasses define the update")
 
-    def _refresh(self, groups: Sequence[tuple[dict[str, Any], list[Tensor]]]) -> None:
+    # ---- which parameters, laid out how -----------------------------------------------------------------------
+
+    def _forget_layout(self) -> None:
+        self._present: list[list[bool]] = []
+        self._flats: list[Flat] = []
+
+    def _with_gradients(self) -> list[Flat]:
+        """The parameters that have gradients; laid out anew when those are others than in the last step."""
+        present = [[p.grad is not None for p in group["params"]] for group in self.param_groups]
+        if present != self._present or any(self.state.get(f.params[0]) is not f.states[0] for f in self._flats):
+            groups = self.param_groups
+            self._flats = [f for group in groups for f in laid_out(group, self._names, self.state, self.alike)]
+            self._present = present
+        return self._flats
+
+    # ---- the metric -------------------------------------------------------------------------------------------
+
+    def _refresh(self, flats: Sequence[Flat]) -> None:
         """Measure again when it is time, or when a parameter has no metric yet."""
-        fresh = any("inverse_metric" not in self.state[p] for _, params in groups for p in params)
-        age = min((self.state[p].get("age", 0) for _, params in groups for p in params), default=0)
-        due = fresh or age % self.refresh_every == 0
-        if due:
+        oldest = max(state.get("age", self.refresh_every) for flat in flats for state in flat.states)
+        if oldest >= self.refresh_every:
+            for flat in flats:
+                refuse_sparse(flat.names, flat.gradients())
             measured = self.measure()
             self.log_gamma_sq = measured.log_gamma_sq
             parameters = dict(self.model.named_parameters())
-            by_rho: dict[float, dict[str, Tensor]] = {}
-        for group, params in groups:
-            refuse_sparse([self._names[id(p)] for p in params], [p.grad for p in params])
-            rho = group["rho"]
-            if due and rho not in by_rho:
-                by_rho[rho] = inverse_metric(measured, parameters, rho, relative=self.relative)
-            for p in params:
-                state = self.state[p]
-                if due:
-                    state["inverse_metric"] = by_rho[rho][self._names[id(p)]].to(p)
-                state["age"] = state.get("age", 0) + 1
+            by_rho = {
+                rho: inverse_metric(measured, parameters, rho, relative=self.relative)
+                for rho in {flat.group["rho"] for flat in flats}
+            }
+            for flat in flats:
+                self._set_metric(flat, by_rho[flat.group["rho"]], measured)
+        for flat in flats:
+            for state in flat.states:
+                state["age"] += 1
+
+    def _set_metric(self, flat: Flat, inverses: dict[str, Tensor], measured: Measure) -> None:
+        flat.vector("whitening")
+        for name, p, state in zip(flat.names, flat.params, flat.states):
+            # A part that the last forward pass left out (another head, say) keeps the metric it has.
+            if name in measured.kappa or "age" not in state:
+                largest = torch.finfo(p.dtype).max  # never inf: inf * 0 is no step
+                state["whitening"].copy_(inverses[name].sqrt().clamp(max=largest))
+                if not bool(state["whitening"].any()) and bool(p.grad.any()):  # type: ignore[union-attr]
+                    _warn_of_no_path(name)
+            state["age"] = 0
+
+    def _whiten(self, flats: Sequence[Flat]) -> float | None:
+        """u = grad / sqrt(K) in every `flat.whitened`; the factor that clips them, None to skip the step."""
+        for flat in flats:
+            flat.gather_gradients().mul_(flat.vector("whitening"))
+        if self.clip is None:
+            return 1.0
+        self.dual_norm = norm([flat.whitened for flat in flats])
+        return clip_factor(self.dual_norm, self.clip) or None
 
 
 def _as_tuple(inputs: Any) -> tuple[Any, ...]:
-    return tuple(_without_data(a) for a in (inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
+    return without_data(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,))
+
+
+def _warn_of_no_path(name: str) -> None:
+    warnings.warn(
+        f"parameter '{name}' has a gradient, but no path to the measured output uses it, so it is not moved; "
+        "if the loss reads other results of the model, choose them with output=",
+        RuntimeWarning,
+        stacklevel=2,
+    )

@@ -9,15 +9,14 @@ form loses that: Adam divides by the size of its input, and with it kappa's scal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from pathsgd.kappa import Terms
-from pathsgd.normalize import clip_factor
 from pathsgd.optim.base import PathOptimizer
+from pathsgd.optim.flat import Flat
 from pathsgd.recording import Output
 
 
@@ -35,6 +34,8 @@ class PathAdam(PathOptimizer):
     >>> model(torch.ones(3, 4)).pow(2).mean().backward()
     >>> optimizer.step()
     """
+
+    alike: ClassVar[tuple[str, ...]] = ("step",)
 
     def __init__(
         self,
@@ -76,41 +77,24 @@ class PathAdam(PathOptimizer):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_kind": self._kind}
 
-    def _update(self, groups: Sequence[tuple[dict[str, Any], list[Tensor], list[Tensor]]]) -> None:
-        roots = [torch._foreach_sqrt([self.state[p]["inverse_metric"] for p in params]) for _, params, _ in groups]
-        whitened = [torch._foreach_mul(grads, r) for (_, _, grads), r in zip(groups, roots)]
-        norms = [n for us in whitened for n in torch._foreach_norm(us)]
-        self.dual_norm = float(torch.linalg.vector_norm(torch.stack(norms)))
-        factor = clip_factor(self.dual_norm, self.clip)
-        for (group, params, _), root, u in zip(groups, roots, whitened):
-            torch._foreach_mul_(u, -factor if group["maximize"] else factor)
-            if self._kind == "paper":
-                torch._foreach_mul_(u, root)  # grad / kappa, up to the constant gamma^2 that Adam divides out again
-            self._adam(group, params, u, root)
-
-    def _adam(self, group: dict[str, Any], params: list[Tensor], u: list[Tensor], root: Sequence[Tensor]) -> None:
-        beta1, beta2 = group["betas"]
-        lr = float(group["lr"])
-        for p in params:
-            state = self.state[p]
-            if "exp_avg" not in state:
-                state["step"] = 0
-                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
-            state["step"] += 1
+    def _update(self, flat: Flat, factor: float) -> None:
+        group, u, whitening = flat.group, flat.whitened, flat.vector("whitening")
+        lr, (beta1, beta2) = float(group["lr"]), group["betas"]
         if group["weight_decay"]:
-            torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
-        averages = [self.state[p]["exp_avg"] for p in params]
-        squares = [self.state[p]["exp_avg_sq"] for p in params]
-        steps = [self.state[p]["step"] for p in params]
-        torch._foreach_lerp_(averages, u, 1 - beta1)
-        torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, u, u, value=1 - beta2)
-        denominators = torch._foreach_sqrt(squares)
-        torch._foreach_div_(denominators, [(1 - beta2**t) ** 0.5 for t in steps])
-        torch._foreach_add_(denominators, group["eps"])
-        directions = torch._foreach_div(averages, denominators)
-        torch._foreach_mul_(directions, [-lr / (1 - beta1**t) for t in steps])
+            flat.scale_(1 - lr * group["weight_decay"])
+        u.mul_(factor)
+        if self._kind == "paper":
+            u.mul_(whitening)  # grad / kappa, up to the constant gamma^2 that Adam divides out again
+        average, square = flat.vector("exp_avg"), flat.vector("exp_avg_sq")
+        average.lerp_(u, 1 - beta1)
+        square.mul_(beta2).addcmul_(u, u, value=1 - beta2)
+        step = flat.states[0].get("step", 0) + 1
+        for state in flat.states:
+            state["step"] = step
+        # m^ / (sqrt(v^) + eps) with both bias corrections moved into the step size and eps: two passes fewer.
+        correction = (1 - beta2**step) ** 0.5
+        torch.sqrt(square, out=u).add_(group["eps"] * correction)
+        torch.div(average, u, out=u)
         if self._kind == "invariant":
-            torch._foreach_addcmul_(params, directions, root)
-        else:
-            torch._foreach_add_(params, directions)
+            u.mul_(whitening)
+        flat.add_(u, -lr * correction / (1 - beta1**step))

@@ -6,15 +6,14 @@ u = grad / sqrt(K),  m <- momentum * m + u,  p <- p - lr * m / sqrt(K)     in ge
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pathsgd.kappa import Terms
-from pathsgd.normalize import clip_factor
 from pathsgd.optim.base import PathOptimizer
+from pathsgd.optim.flat import Flat
 from pathsgd.recording import Output
 
 
@@ -71,39 +70,18 @@ class PathSGD(PathOptimizer):
             output=output, relative=not (rho == 0 and clip is None) if relative is None else relative,
         )  # fmt: skip
 
-    def _update(self, groups: Sequence[tuple[dict[str, Any], list[Tensor], list[Tensor]]]) -> None:
-        factor = self._clip_factor(groups)
-        for group, params, grads in groups:
-            lr, sign = float(group["lr"]), -1.0 if group["maximize"] else 1.0
-            if group["weight_decay"]:
-                torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
-            inverses = [self.state[p]["inverse_metric"] for p in params]
-            if not group["momentum"]:
-                torch._foreach_addcmul_(params, grads, inverses, value=-lr * sign * factor)
-                continue
-            roots = torch._foreach_sqrt(inverses)
-            whitened = torch._foreach_mul(grads, roots)
-            torch._foreach_mul_(whitened, sign * factor)
-            step = self._momentum(group, params, whitened)
-            torch._foreach_addcmul_(params, step, roots, value=-lr)
-
-    def _momentum(self, group: dict[str, Any], params: list[Tensor], whitened: list[Tensor]) -> list[Tensor]:
-        for p, u in zip(params, whitened):
-            if "momentum_buffer" not in self.state[p]:
-                self.state[p]["momentum_buffer"] = torch.zeros_like(u)
-        buffers = [self.state[p]["momentum_buffer"] for p in params]
-        torch._foreach_mul_(buffers, group["momentum"])
-        torch._foreach_add_(buffers, whitened)
-        if not group["nesterov"]:
-            return buffers
-        torch._foreach_add_(whitened, buffers, alpha=group["momentum"])
-        return whitened
-
-    def _clip_factor(self, groups: Sequence[tuple[dict[str, Any], list[Tensor], list[Tensor]]]) -> float:
-        if self.clip is None:
-            return 1.0
-        grads = [g for _, _, grads in groups for g in grads]
-        inverses = [self.state[p]["inverse_metric"] for _, params, _ in groups for p in params]
-        whitened = torch._foreach_mul(grads, torch._foreach_sqrt(inverses))
-        self.dual_norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(whitened))))
-        return clip_factor(self.dual_norm, self.clip)
+    def _update(self, flat: Flat, factor: float) -> None:
+        group, u, whitening = flat.group, flat.whitened, flat.vector("whitening")
+        lr, momentum = float(group["lr"]), group["momentum"]
+        if group["weight_decay"]:
+            flat.scale_(1 - lr * group["weight_decay"])
+        if not momentum:
+            flat.add_(u.mul_(whitening), -lr * factor)
+            return
+        buffer = flat.vector("momentum_buffer")
+        buffer.mul_(momentum).add_(u, alpha=factor)
+        if group["nesterov"]:
+            u.mul_(factor).add_(buffer, alpha=momentum).mul_(whitening)
+        else:
+            torch.mul(buffer, whitening, out=u)
+        flat.add_(u, -lr)

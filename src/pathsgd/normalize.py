@@ -15,7 +15,7 @@ kappa = 0 means that no path with weight uses the entry: it gets no step, and no
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -72,16 +72,13 @@ def inverse(values: Tensor) -> Tensor:
     return torch.where(values > 0, 1 / values, torch.zeros_like(values))
 
 
-def dual_norm(whitened: Iterable[Tensor]) -> Tensor:
-    """|u|: the length of the gradient in the dual of the metric, invariant under rescaling."""
-    return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(u) for u in whitened]))
-
-
 def clip_factor(norm: float, clip: float | None) -> float:
-    """min(1, clip / norm); 0 for a gradient that is not finite, so that one bad batch moves nothing."""
+    """min(1, clip / norm); 0 for a norm that is not finite, so that one bad batch moves nothing."""
+    if clip is None:
+        return 1.0
     if not math.isfinite(norm):
         return 0.0
-    return 1.0 if clip is None or norm <= clip else clip / norm
+    return 1.0 if norm <= clip else clip / norm
 
 
 def path_normalize_grad_(
@@ -95,21 +92,38 @@ def path_normalize_grad_(
 ) -> Tensor:
     """Replace every `.grad` by its path-normalised form, in place; returns the dual norm before clipping.
 
-    By default the paper's direction, grad / kappa. With `relative` or `rho` the metric K of this module takes the
-    place of kappa. Use it between `backward()` and the step of any optimiser, as `clip_grad_norm_` is used.
+        grad <- grad / kappa            by default, the paper's direction
+        grad <- grad / K                with `relative` or `rho`, the metric of this module
+
+    Use it between `backward()` and the step of any optimiser, as `clip_grad_norm_` is used. It records the model anew
+    at every call; `pathsgd.optim.wrap` does the same before each step of an optimiser and records once per shape.
+
+    terms: "first" kappa1, "both" kappa1 + kappa2. clip: bound on the dual norm sqrt(sum grad^2 / kappa), which
+    rescaling does not change; a gradient whose dual norm is not finite becomes zero.
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    >>> model(torch.ones(3, 4)).pow(2).mean().backward()
+    >>> dual_norm = path_normalize_grad_(model, torch.ones(3, 4))
     """
-    parameters = {n: p for n, p in model.named_parameters() if p.grad is not None}
+    parameters = {name: p for name, p in model.named_parameters() if p.grad is not None}
     if not parameters:
-        return torch.zeros(())
+        return torch.zeros((), dtype=torch.float64)
     measured = Geometry(model, output).measure(inputs, terms)
     inverses = inverse_metric(measured, dict(model.named_parameters()), rho, relative=relative or rho != 0)
-    with torch.no_grad():
-        grads = [p.grad for p in parameters.values() if p.grad is not None]
-        scales = [inverses[n].to(p) for n, p in parameters.items()]
-        norm = dual_norm([g * s.sqrt() for g, s in zip(grads, scales)])
-        factor = clip_factor(float(norm), clip)
-        for grad, scale in zip(grads, scales):
-            grad.mul_(scale).mul_(factor)
+    return scale_gradients_(parameters, inverses, clip)
+
+
+@torch.no_grad()
+def scale_gradients_(parameters: Mapping[str, Tensor], inverses: Mapping[str, Tensor], clip: float | None) -> Tensor:
+    """grad <- grad * inverse metric, clipped to a dual norm; returns that norm before. Every grad must be there."""
+    grads = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+    refuse_sparse(list(grads), list(grads.values()))
+    # In float64: 1/kappa may leave the range of the gradient's own dtype where the product does not.
+    scaled = {name: grad.double() * inverses[name] for name, grad in grads.items()}
+    norm = torch.stack([(grads[name] * scaled[name]).sum() for name in grads]).sum().sqrt()
+    factor = clip_factor(float(norm), clip)
+    for name, grad in grads.items():
+        grad.copy_(scaled[name].mul_(factor)) if factor else grad.zero_()
     return norm
 
 

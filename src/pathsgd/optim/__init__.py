@@ -2,5 +2,6 @@
 
 from pathsgd.optim.path_adam import PathAdam
 from pathsgd.optim.path_sgd import PathSGD
+from pathsgd.optim.wrap import wrap
 
-__all__ = ["PathAdam", "PathSGD"]
+__all__ = ["PathAdam", "PathSGD", "wrap"]

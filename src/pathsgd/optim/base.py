@@ -15,7 +15,7 @@ from pathsgd.kappa import Terms
 from pathsgd.measure import Geometry, Measure
 from pathsgd.normalize import clip_factor, inverse_metric, refuse_sparse
 from pathsgd.optim.flat import Flat, laid_out, norm
-from pathsgd.optim.inputs import LastInputs, without_data
+from pathsgd.optim.inputs import LastInputs, as_inputs
 from pathsgd.recording import Output
 
 # What a copy or a pickle of an optimiser keeps beside torch's own.
@@ -65,7 +65,7 @@ class PathOptimizer(Optimizer):
         self.dual_norm = math.nan
         """Length of the last gradient in the dual metric, before clipping; not computed where clip is None."""
         self._geometry = Geometry(model, output)
-        self._example = None if example_inputs is None else _as_tuple(example_inputs)
+        self._example = None if example_inputs is None else as_inputs(example_inputs)
         self._forget_layout()
         super().__init__(list(model.parameters()) if params is None else params, defaults)
         self._last = LastInputs()
@@ -195,10 +195,6 @@ class PathOptimizer(Optimizer):
             return 1.0
         self.dual_norm = norm([flat.whitened for flat in flats])
         return clip_factor(self.dual_norm, self.clip) or None
-
-
-def _as_tuple(inputs: Any) -> tuple[Any, ...]:
-    return without_data(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,))
 
 
 def _warn_of_no_path(name: str) -> None:

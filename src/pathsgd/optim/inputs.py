@@ -31,6 +31,9 @@ class LastInputs:
     def belong_to(self, owner: Any) -> None:
         self._owner = weakref.ref(owner)
 
+    def release(self) -> None:
+        self._owner = None
+
     def watch(self, model: nn.Module) -> None:
         model.register_forward_pre_hook(self, with_kwargs=True)
 
@@ -65,6 +68,12 @@ class LastInputs:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_owner": None}  # a copy of the owner makes the copy its own
+
+
+def as_inputs(example: Any) -> tuple[Any, ...]:
+    """Example inputs as the user gave them, one or several, as arguments without data."""
+    # Not isinstance: a packed sequence is one input, and a tuple too.
+    return without_data(tuple(example) if type(example) in (tuple, list) else (example,))
 
 
 def without_data(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,0 +1,99 @@
+"""Path-normalised gradients for any torch optimiser: grad / kappa, or grad / K, before each of its steps."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from pathsgd.kappa import Terms
+from pathsgd.measure import Geometry
+from pathsgd.normalize import inverse_metric, scale_gradients_
+from pathsgd.optim.inputs import LastInputs, as_inputs
+from pathsgd.recording import Output
+
+
+class Wrapped:
+    """What `wrap` returns. `remove()` gives the optimiser its plain gradients back."""
+
+    def __init__(
+        self, optimizer: Optimizer, model: nn.Module, example_inputs: Any, output: Output, terms: Terms, rho: float,
+        relative: bool, clip: float | None,
+    ) -> None:  # fmt: skip
+        self.terms, self.rho, self.relative, self.clip = terms, rho, relative, clip
+        self.dual_norm = math.nan
+        """Length of the last gradient in the dual metric, before clipping."""
+        self._geometry = Geometry(model, output)
+        self._example = None if example_inputs is None else as_inputs(example_inputs)
+        self._last = LastInputs()
+        self._last.belong_to(self)
+        if self._example is None:
+            self._last.watch(model)
+        self._handle = optimizer.register_step_pre_hook(self)
+
+    def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        closure = kwargs.get("closure") if len(args) < 2 else args[1]
+        if closure is None:
+            self.normalize_(optimizer)
+            return None
+
+        @functools.wraps(closure)
+        def normalizing() -> Any:  # the gradients of a step with a closure are those after the closure
+            loss = closure()
+            self.normalize_(optimizer)
+            return loss
+
+        if len(args) < 2:
+            return args, {**kwargs, "closure": normalizing}
+        return (args[0], normalizing, *args[2:]), kwargs
+
+    def normalize_(self, optimizer: Optimizer) -> None:
+        """Normalise the gradients of the optimiser's parameters in place."""
+        known = dict(self._geometry.model.named_parameters())
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        parameters = {name: p for name, p in known.items() if id(p) in held and p.grad is not None}
+        if not parameters:
+            return
+        with torch.no_grad():
+            inputs = self._last.get() if self._example is None else self._example
+            measured = self._geometry.measure(inputs, self.terms)
+            inverses = inverse_metric(measured, known, self.rho, relative=self.relative)
+            self.dual_norm = float(scale_gradients_(parameters, inverses, self.clip))
+
+    def remove(self) -> None:
+        self._handle.remove()
+        self._last.release()
+
+
+def wrap(
+    optimizer: Optimizer,
+    model: nn.Module,
+    example_inputs: Any = None,
+    *,
+    terms: Terms = "first",
+    rho: float = 0.0,
+    relative: bool = False,
+    clip: float | None = None,
+    output: Output = None,
+) -> Wrapped:
+    """Let any torch optimiser see path-normalised gradients: grad / kappa, or grad / K with `relative` or `rho`.
+
+    It works in place, as `clip_grad_norm_` does: after the step `.grad` holds the normalised gradient, so every step
+    needs gradients of its own (zero_grad, backward, step). Plain SGD stays invariant under rescaling; an optimiser
+    that keeps moments in these coordinates (momentum, Adam) does not: PathSGD and PathAdam are made for that.
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    >>> optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
+    >>> handle = wrap(optimizer, model)
+    >>> model(torch.ones(3, 4)).pow(2).mean().backward()
+    >>> optimizer.step()
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"the first argument is a torch optimiser, not {type(optimizer).__name__}")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the second argument is the model (a torch.nn.Module), not {type(model).__name__}")
+    return Wrapped(optimizer, model, example_inputs, output, terms, rho, relative or rho != 0, clip)

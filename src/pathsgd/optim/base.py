@@ -95,6 +95,8 @@ class PathOptimizer(Optimizer):
                 raise TypeError(f"parameter '{self._names[id(p)]}' is complex; path geometry needs real parameters")
         if group.get("differentiable"):
             raise ValueError("differentiable=True: a path step cannot be differentiated, its metric has no graph")
+        if isinstance(group["lr"], Tensor) and group["lr"].numel() != 1:
+            raise ValueError(f"Tensor lr must be 1-element, got shape {tuple(group['lr'].shape)}")
         for key in ("lr", "weight_decay", "rho"):
             if not float(group[key]) >= 0:
                 raise ValueError(f"{key} must not be negative, got {group[key]}")

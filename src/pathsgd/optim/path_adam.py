@@ -51,23 +51,17 @@ class PathAdam(PathOptimizer):
         clip: float | None = 1.0,
         refresh_every: int = 1,
         maximize: bool = False,
+        differentiable: bool = False,
         params: Any = None,
         example_inputs: Any = None,
         output: Output = None,
     ) -> None:
-        if not float(lr) >= 0:
-            raise ValueError(f"lr must not be negative, got {lr}")
-        if not all(0 <= b < 1 for b in betas):
-            raise ValueError(f"betas must be in [0, 1), got {betas}")
-        if eps < 0 or weight_decay < 0:
-            raise ValueError("eps and weight_decay must not be negative")
         if geometry not in ("invariant", "paper"):
             raise ValueError(f"geometry must be 'invariant' or 'paper', got {geometry!r}")
         self._kind = geometry
-        paper = geometry == "paper"
         defaults = {
-            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "rho": 0.0 if paper else rho,
-            "maximize": maximize,
+            "lr": lr, "betas": (float(betas[0]), float(betas[1])), "eps": eps, "weight_decay": weight_decay,
+            "rho": 0.0 if geometry == "paper" else rho, "maximize": maximize, "differentiable": differentiable,
         }  # fmt: skip
         super().__init__(
             model, params, defaults, terms=terms, clip=clip, refresh_every=refresh_every, example_inputs=example_inputs,
@@ -76,6 +70,15 @@ class PathAdam(PathOptimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_kind": self._kind}
+
+    def _check(self, group: dict[str, Any]) -> None:
+        super()._check(group)
+        if not all(0 <= beta < 1 for beta in group["betas"]):
+            raise ValueError(f"betas must be in [0, 1), got {group['betas']}")
+        if not group["eps"] >= 0:
+            raise ValueError(f"eps must not be negative, got {group['eps']}")
+        if self._kind == "paper" and group["rho"]:
+            raise ValueError("geometry='paper' has rho = 0")
 
     def _update(self, flat: Flat, factor: float) -> None:
         group, u, whitening = flat.group, flat.whitened, flat.vector("whitening")

@@ -48,27 +48,27 @@ class PathSGD(PathOptimizer):
         clip: float | None = 1.0,
         refresh_every: int = 1,
         maximize: bool = False,
+        differentiable: bool = False,
         params: Any = None,
         example_inputs: Any = None,
         output: Output = None,
         relative: bool | None = None,
     ) -> None:
-        if not float(lr) >= 0:
-            raise ValueError(f"lr must not be negative, got {lr}")
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must be in [0, 1), got {momentum}")
-        if nesterov and momentum == 0:
-            raise ValueError("nesterov needs momentum")
-        if weight_decay < 0:
-            raise ValueError(f"weight_decay must not be negative, got {weight_decay}")
         defaults = {
             "lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay, "rho": rho,
-            "maximize": maximize,
+            "maximize": maximize, "differentiable": differentiable,
         }  # fmt: skip
         super().__init__(
             model, params, defaults, terms=terms, clip=clip, refresh_every=refresh_every, example_inputs=example_inputs,
             output=output, relative=not (rho == 0 and clip is None) if relative is None else relative,
         )  # fmt: skip
+
+    def _check(self, group: dict[str, Any]) -> None:
+        super()._check(group)
+        if not 0 <= group["momentum"] < 1:
+            raise ValueError(f"momentum must be in [0, 1), got {group['momentum']}")
+        if group["nesterov"] and group["momentum"] == 0:
+            raise ValueError("nesterov needs momentum")
 
     def _update(self, flat: Flat, factor: float) -> None:
         group, u, whitening = flat.group, flat.whitened, flat.vector("whitening")

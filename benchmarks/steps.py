@@ -1,0 +1,104 @@
+"""One training step: Path-SGD with the fused RNN against plain SGD with torch.nn.RNN.
+
+    python benchmarks/steps.py [--threads 1 2] [--settings A100 C50] [--seconds 6] [--jax] [--json results/benchmarks]
+
+Columns are ratios to the plain SGD step with torch.nn.RNN: naive (kappa1 by a second pass of a squared copy), fused
+(SGD with pathsgd.nn.RNN), path (PathSGD with pathsgd.nn.RNN, the metric measured at every step), kappa (its share),
+limit (the step's flops at the speed of a large matrix product measured in the same run).
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from settings import SETTINGS, Net, Setting, batch_of, gemm_peak, interleaved, loss_of, make_net, training_step
+from torch import nn
+
+import pathsgd
+from pathsgd.measure import Geometry
+
+
+def naive_path_step(net: Net, setting: Setting, lr: float = 1e-12) -> Callable[[], None]:
+    """What one writes first: square a copy of the model and run it on ones."""
+    x, y = batch_of(setting)
+
+    def step() -> None:
+        net.zero_grad(set_to_none=True)
+        loss_of(net, x, y, fused_loss=False).backward()
+        squared = copy.deepcopy(net)
+        with torch.no_grad():
+            for p in squared.parameters():
+                p.square_()
+        ones = torch.ones(setting.steps, 1, setting.inputs)
+        if squared.embedding is not None:
+            ones = squared.embedding.weight.sum(0).expand(setting.steps, 1, setting.inputs)
+        states, last = squared.rnn(ones)
+        squared.out(states if setting.every_step else last[0]).sum().backward()
+        with torch.no_grad():
+            for p, q in zip(net.parameters(), squared.parameters()):
+                if p.grad is not None:
+                    p.addcdiv_(p.grad, q.grad, value=-lr)
+
+    return step
+
+
+def measure_setting(name: str, seconds: float, with_jax: bool) -> dict[str, float]:
+    setting = SETTINGS[name]
+    plain, naive = make_net(setting, nn.RNN), make_net(setting, nn.RNN)
+    fused, path = make_net(setting, pathsgd.nn.RNN), make_net(setting, pathsgd.nn.RNN)
+    geometry = Geometry(path)
+    x, _ = batch_of(setting)
+    functions: dict[str, Callable[[], object]] = {
+        "sgd": training_step(plain, setting, torch.optim.SGD(plain.parameters(), 1e-9), fused_loss=False),
+        "naive": naive_path_step(naive, setting),
+        "fused": training_step(fused, setting, torch.optim.SGD(fused.parameters(), 1e-9), fused_loss=True),
+        "path": training_step(path, setting, pathsgd.PathSGD(path, 1e-9, rho=0, clip=None), fused_loss=True),
+        "path_default": training_step(path, setting, pathsgd.PathSGD(path, 1e-9), fused_loss=True),
+        "kappa": lambda: geometry.measure((x,)),
+    }
+    if setting.hidden <= 200:
+        functions["kappa_both"] = lambda: geometry.measure((x,), "both")
+    if with_jax:
+        from jax_steps import jax_step
+
+        functions["jax"] = jax_step(setting)
+    return interleaved(functions, seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1])
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--jax", action="store_true", help="a JAX scan+jit SGD step beside them (needs jax)")
+    parser.add_argument("--json", type=Path, help="directory for the record")
+    options = parser.parse_args()
+    torch.set_flush_denormal(True)
+    rows = []
+    for threads in options.threads:
+        torch.set_num_threads(threads)
+        peak = gemm_peak()
+        print(f"{threads} thread(s), {pathsgd.nn.backend()}, large product {peak / 1e9:.0f} GFLOP/s")
+        print(f"{'':6}{'sgd ms':>9}" + "".join(f"{c:>13}" for c in ("naive", "fused", "path", "path_default", "kappa", "kappa_both", "limit", "jax")))
+        for name in options.settings:
+            times = measure_setting(name, options.seconds, options.jax)
+            base = times["sgd"]
+            ratios = {k: t / base for k, t in times.items() if k != "sgd"}
+            ratios["limit"] = SETTINGS[name].flops / peak / base
+            rows.append({"setting": name, "threads": threads, "sgd_seconds": base, "ratios": ratios, "gemm_peak": peak})
+            cells = [f"{ratios[c]:13.3f}" if c in ratios else f"{'':13}" for c in ("naive", "fused", "path", "path_default", "kappa", "kappa_both", "limit", "jax")]
+            print(f"{name:6}{base * 1e3:9.2f}" + "".join(cells), flush=True)
+    if options.json:
+        options.json.mkdir(parents=True, exist_ok=True)
+        record = {"torch": torch.__version__, "machine": platform.machine(), "backend": str(pathsgd.nn.backend()), "rows": rows}
+        (options.json / "steps.json").write_text(json.dumps(record, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pathsgd.lab import checkpoint
 
@@ -123,5 +124,5 @@ def test_previous_is_used_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptu
 def test_no_checkpoint_is_no_error_and_only_bad_ones_are(tmp_path: Path) -> None:
     assert checkpoint.load_newest(tmp_path) is None
     (tmp_path / "checkpoint-0000000005.safetensors").write_bytes(b"")
-    with pytest.raises(checkpoint.CheckpointError, match="no checkpoint in .* can be read"):
+    with pytest.raises(checkpoint.CheckpointError, match=r"no checkpoint in .* can be read"):
         checkpoint.load_newest(tmp_path)

@@ -40,7 +40,7 @@ class Trainer:
     """One run in progress."""
 
     def __init__(self, spec: RunSpec, data: TaskData) -> None:
-        self.spec, self.data = spec, data
+        self.spec, self.data, self.hash = spec, data, spec_hash(spec)
         self.model: SequenceNet = spec.system.build(spec.task, spec.seed)
         if spec.unbalanced > 1.0:
             draw = generator_for(spec.seed, RESCALING_KEY)
@@ -73,13 +73,15 @@ class Trainer:
         stream, stepper, profile = self.stream, self.stepper, self.clock.profile
         losses: list[Tensor] = []
         now = time.perf_counter
-        while self.step < until and not interrupted.requested and not self._out_of_time():
+        while self.step < until and not (interrupted.requested or self._epochs_done() or self._out_of_time()):
             self.lr_factor = self._rate_factor()
             stepper.scale_rate(self.lr_factor)
             start = now()
             batch = stream.next()
             drawn = now()
-            loss, self.carried = stepper.step(batch, self.carried if batch.carry else None)
+            loss, state = stepper.step(batch, self.carried if batch.carry else None)
+            # Copies, as a checkpoint makes them: a view at another alignment may give other last bits.
+            self.carried = tuple(part.clone() for part in state)
             losses.append(loss)
             self.step += 1
             profile["data"] += drawn - start
@@ -135,6 +137,9 @@ class Trainer:
         by_epochs = self.stream.epoch / epochs if epochs is not None else 0.0
         return min(1.0, max(by_steps, by_epochs))
 
+    def _epochs_done(self) -> bool:
+        return self.spec.budget.epochs is not None and self.stream.epoch >= self.spec.budget.epochs
+
     def _out_of_time(self) -> bool:
         budget = self.spec.budget
         if budget.seconds is None:
@@ -158,8 +163,8 @@ class Trainer:
             return "diverged"
         if self._solved():
             return "solved"
-        last, epochs = self._last_step(), self.spec.budget.epochs
-        if (last is not None and self.step >= last) or (epochs is not None and self.stream.epoch >= epochs):
+        last = self._last_step()
+        if self._epochs_done() or (last is not None and self.step >= last):
             return "finished"
         return "timeout" if self._out_of_time() else None
 
@@ -229,7 +234,7 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """All that decides how the run goes on."""
         return {
-            "spec": spec_hash(self.spec),
+            "spec": self.hash,
             "step": self.step,
             "model": dict(self.model.state_dict()),
             "optimiser": self.stepper.optimiser.state_dict(),
@@ -249,7 +254,7 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state_dict`` was taken."""
-        if state["spec"] != spec_hash(self.spec):
+        if state["spec"] != self.hash:
             raise CheckpointError("the checkpoint is of a run with other settings")
         self.step, self.lr_factor, self.best = state["step"], state["lr_factor"], state["best"]
         self.model.load_state_dict(state["model"])

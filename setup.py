@@ -24,7 +24,12 @@ PROCESSORS = {
 
 def library(name: str, sources: list[str], flags: list[str]) -> Extension:
     return Extension(
-        f"pathsgd._native.{name}", sources, depends=HEADERS, extra_compile_args=FLAGS + flags, language="c++", optional=True
+        f"pathsgd._native.{name}",
+        sources,
+        depends=HEADERS,
+        extra_compile_args=FLAGS + flags,
+        language="c++",
+        optional=True,
     )
 
 

@@ -30,7 +30,7 @@ class Backward {
         inputs_(call.dw_in ? call.shape.inputs : 0), w_rec_(call.w_rec, hidden_, hidden_, hidden_, 1) {
     const long threads = std::max<long>(1, std::min<long>(call.shape.threads, call.shape.batch));
     const long depth = recurrent_ + inputs_ + 1, tile = std::min<long>(kTileRows, call.shape.batch);
-    // Every thread's sums exist and are zero even when fewer threads arrive than were asked for. Three steps of room:
+    // Every thread's sums exist and are clear even when fewer threads arrive than were asked for. Three steps of room:
     // the rows of the step after must outlive a return to the start.
     for (long thread = 0; thread < threads; thread++) {
       outer_.push_back(std::make_unique<OuterSum<F>>(3 * tile, depth, hidden_));

@@ -24,22 +24,23 @@ constexpr int kMaxVectors = 3, kMaxRows = 4;
 #endif
 constexpr long kDepth = 256;  // rows of a panel used at a time: 24 KB of float32 at three vectors of eight, within L1
 
-// Zeroed memory aligned for any vector.
+// Memory aligned for any vector, not cleared.
 template <class F>
 class Buffer {
  public:
-  explicit Buffer(size_t count) : data_(static_cast<F*>(std::aligned_alloc(64, bytes(count)))) {
+  explicit Buffer(size_t count) : count_(count), data_(static_cast<F*>(std::aligned_alloc(64, bytes(count)))) {
     if (!data_) throw std::bad_alloc();
-    std::memset(static_cast<void*>(data_), 0, bytes(count));
   }
   ~Buffer() { std::free(data_); }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
+  void clear() { std::fill_n(data_, count_, F(0)); }
   F* data() { return data_; }
   const F* data() const { return data_; }
 
  private:
   static size_t bytes(size_t count) { return (count * sizeof(F) + 64 + 63) / 64 * 64; }
+  const size_t count_;
   F* data_;
 };
 
@@ -87,6 +88,7 @@ class Packed {
     const F* from = source + panel.first_column * n_stride;
     for (long k0 = 0; k0 < depth; k0 += 16) {
       const long k1 = std::min(depth, k0 + 16);
+      for (long k = k0; k < k1 && filled < width; k++) std::fill(to + k * width + filled, to + (k + 1) * width, F(0));
       if (n_stride == 1) {
         for (long k = k0; k < k1; k++) std::memcpy(to + k * width, from + k * k_stride, filled * sizeof(F));
       } else {

@@ -1,20 +1,22 @@
 """One direction of one ReLU layer, forward and backward, and the squared network's sequences, by whatever is there.
 
-Symbols (rnn.h has the recurrence): T steps, B sequences, I inputs, H units, R = all rows (T*B, or fewer when packed).
-    x (R, I)   w_in (H, I)   w_rec (H, H)   bias (H)   h0, h_n (B, H)   out (R, H), rows may be spaced
-The structures below mirror those of rnn.h and squared.cpp field by field.
+Shapes (rnn.h has the recurrence): T steps, B sequences, I inputs, H units, D = 1 or 2 directions; all are contiguous
+    x (T, B, I)   w_in (H, I)   w_rec (H, H)   b_in, b_rec (H)   states (T, B, D*H)   h0, last (D, B, H)
+and (R, ...) for (T, B, ...) where sequences are packed into R rows. A call computes one direction and touches only its
+columns of `states` and its part of `h0` and `last`. The structures below mirror those of rnn.h and squared.cpp.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pathsgd._native import fallback
-from pathsgd._native.layout import Layout
+from pathsgd._native.layout import Layout, columns
 from pathsgd._native.loader import load, thread_count
 
 SMALL_INPUTS = 16
@@ -43,7 +45,8 @@ class _ForwardCall(ctypes.Structure):
         ("shape", _Shape),
         ("x", _POINTER),
         ("w_in", _POINTER),
-        ("bias", _POINTER),
+        ("b_in", _POINTER),
+        ("b_rec", _POINTER),
         ("w_rec", _POINTER),
         ("h0", _POINTER),
         ("out", _POINTER),
@@ -109,110 +112,110 @@ class Gradients(NamedTuple):
 def forward(
     x: Tensor,
     h0: Tensor | None,
-    w_in: Tensor,
-    w_rec: Tensor,
-    bias: Tensor | None,
+    weights: Sequence[Tensor],
     layout: Layout,
-    reverse: bool,
-    out: Tensor,
-    h_n: Tensor,
+    direction: int,
+    states: Tensor,
+    last: Tensor,
 ) -> None:
-    """Fill `out` with h_t = relu(W_in x_t + bias + W_rec h_before(t)) and `h_n` with each sequence's last state."""
+    """Fill `states` with h_t = relu(W_in x_t + b_in + W_rec h_before(t) + b_rec) and `last` with the states at the end.
+
+    weights: w_in, w_rec and, if biased, b_in and b_rec; direction: 0 forwards, 1 backwards in time.
+    """
     library = load().library
     if library is None:
-        return fallback.forward(x, h0, w_in, w_rec, bias, layout, reverse, out, h_n)
-    fused_inputs = w_in.shape[1] <= SMALL_INPUTS
+        return fallback.forward(x, h0, weights, layout, direction, states, last)
+    w_in, w_rec, *biases = weights
+    hidden, inputs = w_in.shape
+    fused_inputs = inputs <= SMALL_INPUTS
     if not fused_inputs:
-        fallback.project_inputs(x, w_in, bias, out)
-    _call(
-        library,
-        "pathsgd_forward_" + _C_TYPES[x.dtype],
-        _ForwardCall(
-            _shape(layout, w_in, reverse),
-            _pointer(x) if fused_inputs else None,
-            _pointer(w_in),
-            _pointer(bias),
-            _pointer(w_rec),
-            _pointer(h0),
-            out.data_ptr(),
-            out.stride(0),
-            _pointer(h_n),
-        ),
+        fallback.project_inputs(x, w_in, biases, columns(states, direction, hidden))
+    b_in, b_rec = biases if biases else (None, None)
+    call = _ForwardCall(
+        _shape(layout, hidden, inputs, direction),
+        _pointer(x) if fused_inputs else None,
+        _pointer(w_in),
+        _pointer(b_in),
+        _pointer(b_rec),
+        _pointer(w_rec),
+        _pointer(h0, direction * layout.batch * hidden),
+        _pointer(states, direction * hidden),
+        states.shape[-1],
+        _pointer(last, direction * layout.batch * hidden),
     )
+    _call(library, "pathsgd_forward_" + _C_TYPES[x.dtype], call)
     return None
 
 
 def backward(
-    dout: Tensor | None,
-    dh_n: Tensor | None,
+    d_states: Tensor | None,
+    d_last: Tensor | None,
     x: Tensor,
     h0: Tensor | None,
-    out: Tensor,
-    w_in: Tensor,
-    w_rec: Tensor,
+    states: Tensor,
+    weights: Sequence[Tensor],
     layout: Layout,
-    reverse: bool,
+    direction: int,
     needs: Needs,
 ) -> Gradients:
-    """Gradients from those of `out` (R, H) and `h_n` (B, H), either of which may be None for zeros."""
-    dh0 = torch.empty(layout.batch, w_rec.shape[0], dtype=x.dtype) if needs.h0 else None
+    """Gradients from those of `states` and `last`, either of which may be None for zeros."""
+    w_in, w_rec = weights[:2]
+    dh0 = x.new_empty(layout.batch, w_rec.shape[0]) if needs.h0 else None
     library = load().library
     if library is None:
-        dz = fallback.backward_states(dout, dh_n, out, w_rec, layout, reverse, dh0)
+        dz: Tensor | None = fallback.backward_states(d_states, d_last, states, w_rec, layout, direction, dh0)
         swept = Gradients(None, dh0, None, None, dz.sum(0) if needs.bias else None)
     else:
-        dz, swept = _sweep_back(library, dout, dh_n, x, h0, out, w_in, w_rec, layout, reverse, needs, dh0)
+        dz, swept = _sweep_back(library, d_states, d_last, x, h0, states, weights, layout, direction, needs, dh0)
+    if dz is None:
+        return swept
     dw_rec, dw_in = swept.w_rec, swept.w_in
     if needs.w_rec and dw_rec is None:
-        dw_rec = fallback.recurrent_weight_gradient(dz, out, h0, layout, reverse)
+        dw_rec = fallback.recurrent_weight_gradient(dz, states, h0, layout, direction)
     if needs.w_in and dw_in is None:
-        dw_in = dz.t() @ x
-    return Gradients(dz @ w_in if needs.x else None, dh0, dw_in, dw_rec, swept.bias)
+        dw_in = dz.t() @ x.view(-1, x.shape[-1])
+    return Gradients((dz @ w_in).view(x.shape) if needs.x else None, dh0, dw_in, dw_rec, swept.bias)
 
 
 def _sweep_back(
     library: Any,
-    dout: Tensor | None,
-    dh_n: Tensor | None,
+    d_states: Tensor | None,
+    d_last: Tensor | None,
     x: Tensor,
     h0: Tensor | None,
-    out: Tensor,
-    w_in: Tensor,
-    w_rec: Tensor,
+    states: Tensor,
+    weights: Sequence[Tensor],
     layout: Layout,
-    reverse: bool,
+    direction: int,
     needs: Needs,
     dh0: Tensor | None,
-) -> tuple[Tensor, Gradients]:
-    """The kernel's sweep. dz is kept (else empty) only when a product after the sweep needs it."""
-    hidden, inputs = w_in.shape
+) -> tuple[Tensor | None, Gradients]:
+    """The kernel's sweep. dz is kept only when a product after the sweep needs it, and None otherwise."""
+    hidden, inputs = weights[0].shape
     sums_rec = needs.w_rec and hidden <= SMALL_HIDDEN
     sums_in = needs.w_in and inputs <= SMALL_INPUTS
     keeps_dz = needs.x or (needs.w_in and not sums_in) or (needs.w_rec and not sums_rec)
-    dz = x.new_empty(out.shape if keeps_dz else 0)
+    dz = x.new_empty(states.shape[:-1].numel(), hidden) if keeps_dz else None
     dw_rec = x.new_empty(hidden, hidden) if sums_rec else None
     dw_in = x.new_empty(hidden, inputs) if sums_in else None
     dbias = x.new_empty(hidden)
-    _call(
-        library,
-        "pathsgd_backward_" + _C_TYPES[x.dtype],
-        _BackwardCall(
-            _shape(layout, w_in, reverse),
-            _pointer(x),
-            _pointer(w_rec),
-            _pointer(h0),
-            out.data_ptr(),
-            out.stride(0),
-            None if dout is None else dout.data_ptr(),
-            0 if dout is None else dout.stride(0),
-            _pointer(dh_n),
-            _pointer(dz) if keeps_dz else None,
-            _pointer(dh0),
-            _pointer(dw_rec),
-            _pointer(dw_in),
-            _pointer(dbias),
-        ),
+    call = _BackwardCall(
+        _shape(layout, hidden, inputs, direction),
+        _pointer(x),
+        _pointer(weights[1]),
+        _pointer(h0, direction * layout.batch * hidden),
+        _pointer(states, direction * hidden),
+        states.shape[-1],
+        _pointer(d_states, direction * hidden),
+        states.shape[-1],
+        _pointer(d_last, direction * layout.batch * hidden),
+        _pointer(dz),
+        _pointer(dh0),
+        _pointer(dw_rec),
+        _pointer(dw_in),
+        _pointer(dbias),
     )
+    _call(library, "pathsgd_backward_" + _C_TYPES[x.dtype], call)
     return dz, Gradients(None, dh0, dw_in, dw_rec, dbias if needs.bias else None)
 
 
@@ -238,8 +241,8 @@ def squared_sequences(
     hidden = weight_hh.shape[0]
     if weight_hh.shape != (hidden, hidden) or u.shape != (hidden,) or v.shape != (hidden,) or v.dtype != u.dtype:
         raise ValueError(
-            f"weight_hh {tuple(weight_hh.shape)} must be square, and u {tuple(u.shape)} {u.dtype} and v {tuple(v.shape)} "
-            f"{v.dtype} vectors of its size and of one type"
+            f"weight_hh {tuple(weight_hh.shape)} must be square, u {tuple(u.shape)} {u.dtype} and "
+            f"v {tuple(v.shape)} {v.dtype} vectors of its size and of one type"
         )
     if steps < 1:
         raise ValueError(f"steps must be at least 1, not {steps}")
@@ -264,16 +267,17 @@ def squared_sequences(
     return h, delta
 
 
-def _shape(layout: Layout, w_in: Tensor, reverse: bool) -> _Shape:
-    return _Shape(layout.steps, layout.batch, *w_in.shape, reverse, thread_count(), _pointer(layout.starts))
+def _shape(layout: Layout, hidden: int, inputs: int, direction: int) -> _Shape:
+    return _Shape(layout.steps, layout.batch, hidden, inputs, direction, thread_count(), _pointer(layout.starts))
 
 
-def _pointer(tensor: Tensor | None) -> int | None:
+def _pointer(tensor: Tensor | None, offset: int = 0) -> int | None:
+    """Address of the element at `offset` in a contiguous tensor."""
     if tensor is None:
         return None
     if not tensor.is_contiguous():
         raise ValueError(f"the kernel was given a tensor of shape {tuple(tensor.shape)} that is not contiguous")
-    return tensor.data_ptr()
+    return tensor.data_ptr() + offset * tensor.itemsize if offset else tensor.data_ptr()
 
 
 def _call(library: Any, name: str, arguments: ctypes.Structure) -> None:

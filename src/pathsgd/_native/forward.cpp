@@ -12,7 +12,7 @@ template <class F>
 struct Rows {
   const F* before;  // states before this step, or null
   long before_stride;
-  const F* x;       // inputs, or null when `out` holds W_in x + bias
+  const F* x;       // inputs, or null when `out` holds the projected inputs
   F* out;
 };
 
@@ -23,7 +23,9 @@ class Forward {
       : call_(call), walk_(call.shape), hidden_(call.shape.hidden), inputs_(call.x ? call.shape.inputs : 0),
         columns_(padded<F>(hidden_)), w_rec_(call.w_rec, hidden_, hidden_, 1, hidden_), w_in_(call.w_in, inputs_, hidden_, 1, inputs_),
         bias_(columns_) {
-    if (call.bias) std::memcpy(bias_.data(), call.bias, hidden_ * sizeof(F));
+    bias_.clear();
+    for (const F* bias : {call.b_in, call.b_rec})
+      for (long n = 0; bias && n < hidden_; n++) bias_.data()[n] += bias[n];
   }
 
   void run() {

@@ -7,7 +7,6 @@ same sequence at every step. A padded batch has `batch` rows at each step; a pac
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -30,20 +29,17 @@ class Layout(NamedTuple):
         torch.cumsum(batch_sizes, 0, out=starts[1:])
         return cls(len(batch_sizes), int(batch_sizes[0]), starts)
 
-    def bounds(self) -> list[tuple[int, int]]:
-        """(first row, end) of every step, in order of time."""
-        if self.starts is None:
-            return [(t * self.batch, (t + 1) * self.batch) for t in range(self.steps)]
-        return list(itertools.pairwise(self.starts.tolist()))
+    def sizes(self) -> list[int]:
+        """Number of rows of every step, in order of time."""
+        return [self.batch] * self.steps if self.starts is None else self.starts.diff().tolist()
 
 
 class Step(NamedTuple):
-    """One step of a walk. The first `continued` of its rows existed before it, the first `continuing` do after it."""
+    """One step of a walk. Its first `continued` rows exist in step `before` too, its first `continuing` in `after`."""
 
-    first: int
-    end: int
+    now: int
+    rows: int
     before: int
-    """First row of the step before; meaningless where `continued` is 0."""
     continued: int
     after: int
     continuing: int
@@ -51,13 +47,21 @@ class Step(NamedTuple):
 
 def walk(layout: Layout, reverse: bool) -> Iterator[Step]:
     """The steps in the order in which the layer's direction visits them."""
-    order = layout.bounds()[::-1] if reverse else layout.bounds()
-    for before, now, after in zip([None, *order[:-1]], order, [*order[1:], None]):
-        rows = now[1] - now[0]
+    sizes = layout.sizes()
+    direction = -1 if reverse else 1
+    for position in range(layout.steps):
+        now = layout.steps - 1 - position if reverse else position
+        before, after, rows = now - direction, now + direction, sizes[now]
         yield Step(
-            *now,
-            before[0] if before else 0,
-            min(rows, before[1] - before[0]) if before else 0,
-            after[0] if after else 0,
-            min(rows, after[1] - after[0]) if after else 0,
+            now,
+            rows,
+            before,
+            min(rows, sizes[before]) if position > 0 else 0,
+            after,
+            min(rows, sizes[after]) if position < layout.steps - 1 else 0,
         )
+
+
+def columns(rows: Tensor, direction: int, hidden: int) -> Tensor:
+    """One direction's part of (T, B, D*H) or (R, D*H), as (all rows, H)."""
+    return rows.view(-1, rows.shape[-1])[:, direction * hidden : (direction + 1) * hidden]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-INTERFACE_VERSION = 1  # pathsgd_interface_version() of kernel.cpp
+INTERFACE_VERSION = 2  # pathsgd_interface_version() of kernel.cpp
 KERNELS = ("generic", "avx2", "avx512")  # position = the processor level it needs
 ENVIRONMENT_VARIABLE = "PATHSGD_NATIVE"
 
@@ -74,7 +74,10 @@ def _open(name: str) -> tuple[Any, str]:
     except OSError as error:
         return None, f"{path.name} cannot be loaded: {error}"
     if name.startswith("kernel_") and (version := library.pathsgd_interface_version()) != INTERFACE_VERSION:
-        return None, f"{path.name} is of another version ({version}, not {INTERFACE_VERSION}): install the package again"
+        return (
+            None,
+            f"{path.name} is of another version ({version}, not {INTERFACE_VERSION}): install the package again",
+        )
     return library, ""
 
 

@@ -28,7 +28,9 @@ class OuterSum {
   OuterSum(long rows, long depth, long columns)
       : dz_stride_(spread_stride<F>(columns)), capacity_(std::max(rows, kGatheredRows)), group_stride_(spread_stride<F>(capacity_ * kGroup)),
         groups_((depth + kGroup - 1) / kGroup), stride_(padded<F>(columns)), panels_(panels_of<F>(columns, depth)), sums_(groups_ * kGroup * stride_),
-        left_(groups_ * group_stride_), dz_(capacity_ * dz_stride_) {}
+        left_(groups_ * group_stride_), dz_(capacity_ * dz_stride_) {
+    sums_.clear();
+  }
 
   const long dz_stride_;
 

@@ -1,6 +1,6 @@
 // One direction of one layer of a ReLU RNN, forward and backward.
 //
-//   h_t = relu(W_in x_t + bias + W_rec h_before(t))              t = 0 .. steps-1
+//   h_t = relu(W_in x_t + b_in + b_rec + W_rec h_before(t))      t = 0 .. steps-1
 //   dz_t = [h_t > 0] * (dout_t + W_rec^T dz_after(t))            dz: gradient of the value inside relu
 //   dW_rec = sum_t dz_t h_before(t)^T    dW_in = sum_t dz_t x_t^T    dbias = sum_t dz_t    dh_0 = W_rec^T dz_first
 //
@@ -25,9 +25,10 @@ struct Shape {
 template <class F>
 struct ForwardCall {
   Shape shape;
-  const F* x;      // (all rows, inputs), or null: then `out` already holds W_in x_t + bias
+  const F* x;      // (all rows, inputs), or null: then `out` already holds W_in x_t + b_in + b_rec
   const F* w_in;   // (hidden, inputs)
-  const F* bias;   // (hidden), or null
+  const F* b_in;   // (hidden), or null
+  const F* b_rec;  // (hidden), or null
   const F* w_rec;  // (hidden, hidden)
   const F* h0;     // (batch, hidden), or null for zeros
   F* out;          // (all rows, out_stride)

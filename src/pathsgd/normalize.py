@@ -51,12 +51,16 @@ def path_flow(measured: Measure, parameters: Mapping[str, Tensor]) -> Tensor:
     return phi
 
 
-def metric(measured: Measure, parameters: Mapping[str, Tensor], rho: float) -> dict[str, Tensor]:
-    """K of every parameter, broadcastable to its shape; 1 for parameters that no rescaling changes."""
+def metric(
+    measured: Measure, parameters: Mapping[str, Tensor], rho: float, only: Container[str] | None = None
+) -> dict[str, Tensor]:
+    """K of every parameter (or of some), broadcastable to its shape; 1 for parameters that no rescaling changes."""
     has_flow = rho and measured.log_gamma_sq > -math.inf  # without any path mass there are no shares of it
     weight = path_flow(measured, parameters).clamp(min=LEAST_FLOW) ** (rho / 2) if has_flow else None
     result = {}
     for name, kappa in measured.kappa.items():
+        if only is not None and name not in only:
+            continue
         edges = measured.spaces.edges[name]
         if not edges.free:
             result[name] = torch.ones([1] * kappa.dim(), dtype=kappa.dtype)
@@ -128,18 +132,41 @@ def scale_gradients_(parameters: Mapping[str, Tensor], inverses: Mapping[str, Te
 
 
 def inverse_metric(
-    measured: Measure, parameters: Mapping[str, Tensor], rho: float, *, relative: bool
+    measured: Measure,
+    parameters: Mapping[str, Tensor],
+    rho: float,
+    *,
+    relative: bool,
+    log_unit: float | None = None,
 ) -> dict[str, Tensor]:
-    """1/K of every parameter (float64); `relative=False`: 1/kappa, the paper's. Unused parameters have 0."""
-    if relative:
-        found = {name: inverse(K) for name, K in metric(measured, parameters, rho).items()}
-    else:
-        if rho:
-            raise ValueError("rho needs the relative metric: path flow is a share of gamma^2")
-        scale = math.exp(min(-measured.log_scale, 709.0))  # the largest that float64 holds
-        found = {name: inverse(kappa) * scale for name, kappa in measured.kappa.items()}
+    """1/K of every parameter, float64; zero where no path uses it.
+
+    relative: the metric of this module; False: 1/kappa, the paper's, for every parameter. log_unit: count kappa in
+    exp(log_unit) instead of the present gamma^2, which changes from step to step.
+    """
+    if not relative and rho:
+        raise ValueError("rho needs the relative metric: path flow is a share of gamma^2")
+    metrics = metric(measured, parameters, rho) if relative else measured.kappa
+    found = {name: inverse(K) for name, K in metrics.items()}
+    if not relative or log_unit is not None:
+        scale = math.exp(min((log_unit or 0.0) - measured.log_scale, 709.0))  # the largest that float64 holds
+        free = {name for name in found if not relative or measured.spaces.edges[name].free}
+        found = {name: value * scale if name in free else value for name, value in found.items()}
     zero = torch.zeros((), dtype=torch.float64)
     return {name: found.get(name, zero.expand([1] * p.dim())) for name, p in parameters.items()}
+
+
+def spectral_norm(matrix: Tensor, start: Tensor, iterations: int = 2) -> tuple[float, Tensor]:
+    """Largest singular value by power iteration from `start` (n,), and the vector to start from next time.
+
+    A few iterations suffice from step to step: the dominant direction of successive updates changes slowly, and what
+    is missed in one step is found in the next.
+    """
+    v = start
+    for _ in range(iterations):
+        v = matrix.t() @ (matrix @ v)
+        v = v / v.norm().clamp(min=torch.finfo(v.dtype).tiny)
+    return float((matrix @ v).norm()), v
 
 
 def refuse_sparse(names: Sequence[str], grads: Sequence[Tensor]) -> None:

@@ -13,14 +13,15 @@ from torch.optim import Optimizer
 
 from pathsgd.kappa import Terms
 from pathsgd.measure import Geometry, Measure
-from pathsgd.normalize import clip_factor, inverse_metric, refuse_sparse
+from pathsgd.normalize import clip_factor, inverse_metric, metric, refuse_sparse, spectral_norm
 from pathsgd.optim.flat import Flat, laid_out, norm
 from pathsgd.optim.inputs import LastInputs, as_inputs
 from pathsgd.recording import Output
 
 # What a copy or a pickle of an optimiser keeps beside torch's own.
 _KEPT = (
-    "terms", "clip", "refresh_every", "relative", "log_gamma_sq", "dual_norm", "_geometry", "_example", "_last",
+    "terms", "clip", "growth", "refresh_every", "relative", "log_gamma_sq", "dual_norm", "step_growth", "_geometry",
+    "_example", "_last",
 )  # fmt: skip
 
 
@@ -43,6 +44,7 @@ class PathOptimizer(Optimizer):
         *,
         terms: Terms,
         clip: float | None,
+        growth: float | None,
         refresh_every: int,
         example_inputs: Any,
         output: Output,
@@ -57,13 +59,19 @@ class PathOptimizer(Optimizer):
             raise ValueError(f"terms must be 'first' or 'both', got {terms!r}")
         if clip is not None and not clip > 0:
             raise ValueError(f"clip must be positive or None, got {clip}")
+        if growth is not None and not growth > 0:
+            raise ValueError(f"growth must be positive or None, got {growth}")
         if refresh_every < 1:
             raise ValueError(f"refresh_every must be at least 1, got {refresh_every}")
         self.terms, self.clip, self.refresh_every, self.relative = terms, clip, int(refresh_every), relative
+        # Growth is measured in balanced coordinates, which only the relative metric knows.
+        self.growth = growth if relative else None
         self.log_gamma_sq = math.nan
         """log gamma^2 when the metric was last measured."""
         self.dual_norm = math.nan
         """Length of the last gradient in the dual metric, before clipping; not computed where clip is None."""
+        self.step_growth = math.nan
+        """Growth of the last step before it was bounded; not computed where growth is None."""
         self._geometry = Geometry(model, output)
         self._example = None if example_inputs is None else as_inputs(example_inputs)
         self._forget_layout()
@@ -101,7 +109,7 @@ class PathOptimizer(Optimizer):
             if not float(group[key]) >= 0:
                 raise ValueError(f"{key} must not be negative, got {group[key]}")
         if group["rho"] and not self.relative:
-            raise ValueError("rho needs relative=True: path flow is a share of gamma^2")
+            raise ValueError("the paper's kappa has rho = 0; rho needs the metric relative to gamma^2 (relative=True)")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), **{name: getattr(self, name) for name in _KEPT}}
@@ -134,17 +142,20 @@ class PathOptimizer(Optimizer):
             self._refresh(flats)
             factor = self._whiten(flats)
             if factor is not None:
-                for flat in flats:
-                    self._update(flat, -factor if flat.group["maximize"] else factor)
+                moves = [(flat, *self._update(flat, -factor if flat.group["maximize"] else factor)) for flat in flats]
+                bound = self._bound_growth(moves)
+                for flat, vector, alpha in moves:
+                    flat.add_(vector, alpha * bound)
         return loss
 
-    def _update(self, flat: Flat, factor: float) -> None:
-        """Step the parameters of `flat`, given the whitened gradients and what to multiply them with."""
+    def _update(self, flat: Flat, factor: float) -> tuple[Tensor, float]:
+        """The step of the parameters of `flat` as vector and multiplier, from `factor` times the whitened gradients."""
         raise AssertionError("subclasses define the update")
 
     # ---- which parameters, laid out how -----------------------------------------------------------------------
 
     def _forget_layout(self) -> None:
+        self._repeats: dict[str, int] = getattr(self, "_repeats", {})
         self._present: list[list[bool]] = []
         self._flats: list[Flat] = []
 
@@ -157,6 +168,29 @@ class PathOptimizer(Optimizer):
             self._present = present
         return self._flats
 
+    # ---- how far a step may go --------------------------------------------------------------------------------
+
+    def _bound_growth(self, moves: Sequence[tuple[Flat, Tensor, float]]) -> float:
+        """The factor that keeps uses * |D|_2 of every repeated matrix below `growth`, D the step in balanced coordinates.
+
+        A matrix that paths use T times turns a step D into a factor of up to (1 + |D|_2)^T on signals and gradients:
+        the one way in which a small step of a recurrent net explodes, and one that gamma^2 cannot see, because it
+        squares every weight and so ignores that the entries of D pull together.
+        """
+        if self.growth is None or not self._repeats:
+            return 1.0
+        self.step_growth = 0.0
+        for flat, vector, alpha in moves:
+            if not any(name in self._repeats for name in flat.names):
+                continue
+            for name, part, state in zip(flat.names, flat.views(vector), flat.states):
+                if name in self._repeats and "balancing" in state:
+                    step = (part * state["balancing"]).reshape(part.shape[0], -1)
+                    start = state.get("growth_direction", _generic_vector(step))
+                    norm, state["growth_direction"] = spectral_norm(step, start)
+                    self.step_growth = max(self.step_growth, norm * abs(alpha) * self._repeats[name])
+        return min(1.0, self.growth / self.step_growth) if self.step_growth > 0 else 1.0
+
     # ---- the metric -------------------------------------------------------------------------------------------
 
     def _refresh(self, flats: Sequence[Flat]) -> None:
@@ -168,15 +202,32 @@ class PathOptimizer(Optimizer):
             measured = self.measure()
             self.log_gamma_sq = measured.log_gamma_sq
             parameters = dict(self.model.named_parameters())
-            by_rho = {
-                rho: inverse_metric(measured, parameters, rho, relative=self.relative)
-                for rho in {flat.group["rho"] for flat in flats}
-            }
+            found: dict[Any, dict[str, Tensor]] = {}
             for flat in flats:
-                self._set_metric(flat, by_rho[flat.group["rho"]], measured)
+                rho, log_unit = flat.group["rho"], self._log_unit(flat.group, measured)
+                if (rho, log_unit) not in found:
+                    found[rho, log_unit] = inverse_metric(
+                        measured, parameters, rho, relative=self.relative, log_unit=log_unit
+                    )
+                self._set_metric(flat, found[rho, log_unit], measured)
         for flat in flats:
             for state in flat.states:
                 state["age"] += 1
+
+    def _log_unit(self, group: dict[str, Any], measured: Measure) -> float | None:
+        """log of what kappa is counted in, in place of gamma^2 itself."""
+        return None
+
+    def _set_balancing(self, flats: Sequence[Flat], measured: Measure, parameters: dict[str, Tensor]) -> None:
+        """sqrt(K) at rho = 1 for the matrices that paths use repeatedly: what takes a step to balanced coordinates."""
+        self._repeats = self._geometry.structure(self.inputs()).repeats
+        if self.growth is None or not self._repeats:
+            return
+        balanced = metric(measured, parameters, rho=1.0, only=self._repeats)
+        for flat in flats:
+            for name, p, state in zip(flat.names, flat.params, flat.states):
+                if name in balanced:
+                    state["balancing"] = balanced[name].sqrt().to(p)
 
     def _set_metric(self, flat: Flat, inverses: dict[str, Tensor], measured: Measure) -> None:
         flat.vector("whitening")
@@ -197,6 +248,11 @@ class PathOptimizer(Optimizer):
             return 1.0
         self.dual_norm = norm([flat.whitened for flat in flats])
         return clip_factor(self.dual_norm, self.clip) or None
+
+
+def _generic_vector(like: Tensor) -> Tensor:
+    """A vector with no symmetry, the same for every model: a start for power iteration."""
+    return torch.arange(1, like.shape[1] + 1, dtype=like.dtype, device=like.device).cos()
 
 
 def _warn_of_no_path(name: str) -> None:

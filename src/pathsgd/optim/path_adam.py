@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pathsgd.kappa import Terms
+from pathsgd.measure import Measure
 from pathsgd.optim.base import PathOptimizer
 from pathsgd.optim.flat import Flat
 from pathsgd.recording import Output
@@ -25,9 +26,9 @@ class PathAdam(PathOptimizer):
 
     model: the network itself; input shapes are learnt from its last forward pass unless `example_inputs` is given.
     lr, betas, eps: Adam's alpha, (beta1, beta2), epsilon. weight_decay: decoupled, p <- (1 - lr * weight_decay) p.
-    geometry: "invariant", or "paper" for Adam fed with grad / kappa.
+    geometry: "invariant", or "paper" for Adam fed with grad / kappa (rho = 0, no bound on growth).
     rho: 0 the paper's geometry, 1 Euclidean in balanced coordinates. clip: bound on the dual norm of the gradient.
-    terms, refresh_every: as in PathSGD.
+    terms, growth, refresh_every: as in PathSGD.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     >>> optimizer = PathAdam(model, lr=1e-3)
@@ -45,10 +46,11 @@ class PathAdam(PathOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         geometry: Literal["invariant", "paper"] = "invariant",
-        rho: float = 0.5,
+        rho: float = 1.0,
         *,
         terms: Terms = "first",
         clip: float | None = 1.0,
+        growth: float | None = 1.0,
         refresh_every: int = 1,
         maximize: bool = False,
         differentiable: bool = False,
@@ -64,7 +66,7 @@ class PathAdam(PathOptimizer):
             "rho": 0.0 if geometry == "paper" else rho, "maximize": maximize, "differentiable": differentiable,
         }  # fmt: skip
         super().__init__(
-            model, params, defaults, terms=terms, clip=clip, refresh_every=refresh_every, example_inputs=example_inputs,
+            model, params, defaults, terms=terms, clip=clip, growth=None if paper else growth, refresh_every=refresh_every, example_inputs=example_inputs,
             output=output, relative=True,
         )  # fmt: skip
 
@@ -78,16 +80,21 @@ class PathAdam(PathOptimizer):
         if not group["eps"] >= 0:
             raise ValueError(f"eps must not be negative, got {group['eps']}")
         if self._kind == "paper" and group["rho"]:
-            raise ValueError("geometry='paper' has rho = 0")
+            raise ValueError(f"geometry='paper' has rho = 0, got {group['rho']}")
 
-    def _update(self, flat: Flat, factor: float) -> None:
+    def _log_unit(self, group: dict[str, Any], measured: Measure) -> float | None:
+        # kappa itself may leave the range of any dtype. In units of gamma^2 at the first step it does not, and Adam
+        # divides a constant out again (eps is added to grad / kappa in this unit).
+        return group.setdefault("log_gamma_sq_at_start", measured.log_scale) if self._kind == "paper" else None
+
+    def _update(self, flat: Flat, factor: float) -> tuple[Tensor, float]:
         group, u, whitening = flat.group, flat.whitened, flat.vector("whitening")
         lr, (beta1, beta2) = float(group["lr"]), group["betas"]
         if group["weight_decay"]:
             flat.scale_(1 - lr * group["weight_decay"])
         u.mul_(factor)
         if self._kind == "paper":
-            u.mul_(whitening)  # grad / kappa, up to the constant gamma^2 that Adam divides out again
+            u.mul_(whitening)  # grad / kappa, up to the constant that Adam divides out again
         average, square = flat.vector("exp_avg"), flat.vector("exp_avg_sq")
         average.lerp_(u, 1 - beta1)
         square.mul_(beta2).addcmul_(u, u, value=1 - beta2)
@@ -100,4 +107,4 @@ class PathAdam(PathOptimizer):
         torch.div(average, u, out=u)
         if self._kind == "invariant":
             u.mul_(whitening)
-        flat.add_(u, -lr * correction / (1 - beta1**step))
+        return u, -lr * correction / (1 - beta1**step)

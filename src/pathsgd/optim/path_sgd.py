@@ -25,6 +25,8 @@ class PathSGD(PathOptimizer):
     momentum, nesterov: as in torch.optim.SGD, on whitened gradients.
     weight_decay: decoupled, p <- (1 - lr * weight_decay) p: added to the gradient it would break the invariance.
     terms: "first" uses kappa1, "both" kappa1 + kappa2. clip: bound on the dual norm of the gradient.
+    growth: bound on how much a step may change what a recurrent matrix does to a signal over all its uses, as a log
+        factor (optim/base.py); it removes the loss spikes of ReLU RNNs.
     refresh_every: steps between two measurements of the metric.
     relative: divide kappa by gamma^2. None: yes, except for rho=0 with clip=None, which is the paper's rule to the
         letter, p <- p - lr * grad / kappa.
@@ -46,6 +48,7 @@ class PathSGD(PathOptimizer):
         *,
         terms: Terms = "first",
         clip: float | None = 1.0,
+        growth: float | None = 1.0,
         refresh_every: int = 1,
         maximize: bool = False,
         differentiable: bool = False,
@@ -59,7 +62,7 @@ class PathSGD(PathOptimizer):
             "maximize": maximize, "differentiable": differentiable,
         }  # fmt: skip
         super().__init__(
-            model, params, defaults, terms=terms, clip=clip, refresh_every=refresh_every, example_inputs=example_inputs,
+            model, params, defaults, terms=terms, clip=clip, growth=growth, refresh_every=refresh_every, example_inputs=example_inputs,
             output=output, relative=not (rho == 0 and clip is None) if relative is None else relative,
         )  # fmt: skip
 
@@ -70,18 +73,17 @@ class PathSGD(PathOptimizer):
         if group["nesterov"] and group["momentum"] == 0:
             raise ValueError("nesterov needs momentum")
 
-    def _update(self, flat: Flat, factor: float) -> None:
+    def _update(self, flat: Flat, factor: float) -> tuple[Tensor, float]:
         group, u, whitening = flat.group, flat.whitened, flat.vector("whitening")
         lr, momentum = float(group["lr"]), group["momentum"]
         if group["weight_decay"]:
             flat.scale_(1 - lr * group["weight_decay"])
         if not momentum:
-            flat.add_(u.mul_(whitening), -lr * factor)
-            return
+            return u.mul_(whitening), -lr * factor
         buffer = flat.vector("momentum_buffer")
         buffer.mul_(momentum).add_(u, alpha=factor)
         if group["nesterov"]:
             u.mul_(factor).add_(buffer, alpha=momentum).mul_(whitening)
         else:
             torch.mul(buffer, whitening, out=u)
-        flat.add_(u, -lr)
+        return u, -lr

@@ -65,7 +65,7 @@ def sequences(weight: Tensor, u: Tensor, v: Tensor, steps: int, *, every_step: b
     """Scaled states h and adjoints delta of the squared recurrence, and the root r that was taken out.
 
     weight: W_rec (H, H); u: what enters each step (H,); v: what each output step collects (H,). Row s-1 of the first
-    is r^-(s-1) h_s, row k of the second is r^-k delta_{T-k}.
+    is r^-(s-1) h_s, row s-1 of the second is r^-(T-s) delta_s.
     """
     A = weight.to(u.dtype).square()
     root = max(1.0, perron_root(A))
@@ -75,4 +75,4 @@ def sequences(weight: Tensor, u: Tensor, v: Tensor, steps: int, *, every_step: b
     A = A / root
     h = constant_input_states(A, u, steps, 1 / root, accumulate=True)
     delta = constant_input_states(A.t(), v, steps, 1 / root, accumulate=every_step)
-    return h, delta, root
+    return h, delta.flip(0), root

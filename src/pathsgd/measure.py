@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from pathsgd import plain
-from pathsgd.kappa import Kappa, Terms
+from pathsgd.kappa import Kappa, Terms, parameters_shared_along_paths
 from pathsgd.nodes import NodeSpaces, spaces_of
 from pathsgd.recording import Output, record
 from pathsgd.rules.base import Recording
@@ -51,15 +51,14 @@ def measure(
     measured = Kappa(recording, parameters)
     total = measured.total
     empty = bool(total.mantissa == 0)
-    divisor = 1.0 if empty else float(total.mantissa)
+    divisor = 1.0 if empty else float(total.mantissa.detach())
     first = {n: _relative(k, divisor, measured.evaluation.weights[n].log_scale) for n, k in measured.first().items()}
     kappa = first
-    if terms != "first":
-        second = {
-            n: _relative(k, divisor, measured.evaluation.weights[n].log_scale) for n, k in measured.second().items()
-        }
-        kappa = second if terms == "second" else {n: first[n] + second[n] for n in first}
-    log_gamma_sq = -torch.inf if empty else float(total.mantissa.log() + total.log_scale)
+    if terms == "both":
+        weights = measured.evaluation.weights
+        second = {n: _relative(k, divisor, weights[n].log_scale) for n, k in measured.second().items()}
+        kappa = {n: first[n] + second[n] for n in first}
+    log_gamma_sq = -torch.inf if empty else float(total.mantissa.detach().log() + total.log_scale)
     return Measure(kappa, first, log_gamma_sq, spaces)
 
 
@@ -74,6 +73,19 @@ class Structure:
     recording: Recording
     spaces: NodeSpaces
     plain: plain.PlainNet | None
+    repeats: dict[str, int]
+    """How often paths may use each parameter that they use more than once."""
+
+
+def repeats_along_paths(recording: Recording) -> dict[str, int]:
+    """For parameters that some path uses more than once, the number of uses: T for a recurrent matrix."""
+    shared = parameters_shared_along_paths(recording)
+    names = {value: name for name, value in recording.parameters.items()}
+    uses: dict[str, int] = {}
+    for step in recording.steps:
+        for name in {names[v] for v in step.operands() if v in names}:
+            uses[name] = uses.get(name, 0) + step.rule.repeats(*step.args, **step.kwargs)
+    return {name: uses[name] for name in sorted(shared.recurrent | shared.general) if name in uses}
 
 
 class Geometry:
@@ -89,7 +101,7 @@ class Geometry:
         if known is None:
             recording = record(self.model, inputs, self.output)
             spaces = spaces_of(recording, dict(self.model.named_parameters()))
-            known = Structure(recording, spaces, plain.match(recording))
+            known = Structure(recording, spaces, plain.match(recording), repeats_along_paths(recording))
             while len(self._structures) >= _REMEMBERED:
                 del self._structures[next(iter(self._structures))]
             self._structures[key] = known
@@ -97,10 +109,14 @@ class Geometry:
 
     def measure(self, inputs: Sequence[Any], terms: Terms = "first") -> Measure:
         known, parameters = self.structure(inputs), dict(self.model.named_parameters())
-        if known.plain is None or terms != "first":
+        if known.plain is None:
             return measure(known.recording, parameters, known.spaces, terms)
-        closed = plain.kappa1(known.plain, parameters)
-        return Measure(closed.kappa1, closed.kappa1, closed.log_gamma_sq, known.spaces)
+        first = plain.kappa1(known.plain, parameters)
+        kappa = first.kappa1
+        if terms == "both":
+            second = plain.kappa2(known.plain, parameters, first)
+            kappa = {name: k + second[name] if name in second else k for name, k in kappa.items()}
+        return Measure(kappa, first.kappa1, first.log_gamma_sq, known.spaces)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"model": self.model, "output": self.output, "_structures": {}}  # recordings are made again

@@ -26,6 +26,7 @@ from pathsgd.rules.base import Nodes, Recording, Step, Value
 from pathsgd.rules.pointwise import Identity
 from pathsgd.rules.recurrent import Call
 from pathsgd.rules.shape import MoveRule
+from pathsgd.second_order import second_order_sum
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,14 @@ class PlainNet:
 
 @dataclass(frozen=True)
 class PlainKappa:
-    """kappa1 / gamma^2 of every parameter, log gamma^2, and what kappa2 needs: A/r, h, delta in scale."""
+    """kappa1 / gamma^2 of every parameter and log gamma^2; states, adjoints, root and divisor for kappa2."""
 
     kappa1: dict[str, Tensor]
     log_gamma_sq: float
     h: Tensor
     delta: Tensor
     root: float
+    divisor: float
 
 
 def match(recording: Recording) -> PlainNet | None:
@@ -155,11 +157,11 @@ def kappa1(net: PlainNet, parameters: Mapping[str, Tensor], dtype: torch.dtype =
     v = w_out.sum(0)
     steps, w_rec = net.steps, parameters[net.w_rec].detach()
     h, delta, root = doubling.sequences(w_rec, u, v, steps, every_step=net.every_step)
-    # Common scale r^(T-1): delta_s = r^(T-s) row, h_s = r^(s-1) row.
-    fade = root ** -torch.arange(steps - 1, -1, -1, dtype=dtype, device=u.device) if root > 1 else None
+    # Common scale r^(T-1): what is left of h_s is r^-(T-s) times its row, of delta_s r^-(s-1) times its row.
+    fade = root ** -torch.arange(steps, dtype=dtype, device=u.device) if root > 1 else None
     into = delta.sum(0) if fade is None else fade @ delta
-    out = h[-1] if not net.every_step else h.sum(0) if fade is None else fade @ h
-    recurrent = (delta[: steps - 1].flip(0).t() @ h[: steps - 1]) / root
+    out = h[-1] if not net.every_step else h.sum(0) if fade is None else fade.flip(0) @ h
+    recurrent = (delta[1:].t() @ h[:-1]) / root
     log_scale = (steps - 1) * math.log(root)
     total = float(v @ out)
     rows = steps if net.every_step else 1
@@ -174,4 +176,12 @@ def kappa1(net: PlainNet, parameters: Mapping[str, Tensor], dtype: torch.dtype =
     if net.embedding:
         found[net.embedding] = (into @ w_in)[None, :]
     log_gamma_sq = math.log(total) + log_scale if total > 0 else -math.inf
-    return PlainKappa({n: k / divisor for n, k in found.items()}, log_gamma_sq, h, delta, root)
+    return PlainKappa({n: k / divisor for n, k in found.items()}, log_gamma_sq, h, delta, root, divisor)
+
+
+def kappa2(net: PlainNet, parameters: Mapping[str, Tensor], first: PlainKappa) -> dict[str, Tensor]:
+    """kappa2 / gamma^2 of the recurrent matrix, the only parameter a path uses twice: 4 A .* S (second_order.py)."""
+    A = parameters[net.w_rec].detach().to(first.h.dtype).square() / first.root
+    before = torch.cat([torch.zeros_like(first.h[:1]), first.h[:-1]])
+    total = second_order_sum(A, before, first.delta, adjoint=not net.every_step)
+    return {net.w_rec: 4 / first.root / first.divisor * A * total}

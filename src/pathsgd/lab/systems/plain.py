@@ -26,11 +26,7 @@ from torch import Tensor, nn
 
 from pathsgd.lab.systems.base import SequenceNet, System
 from pathsgd.lab.tasks.base import State, Task
-
-try:
-    from pathsgd.nn import RNN
-except ImportError:
-    from torch.nn import RNN
+from pathsgd.nn import RNN, init
 
 Nonlinearity = Literal["relu", "tanh"]
 Recurrent = Literal["paper", "identity", "uniform", "orthogonal", "normalised-positive"]
@@ -91,8 +87,9 @@ class PlainSystem(System):
         kind = task.paper.recurrent if self.recurrent == "paper" else self.recurrent
         half_width = task.paper.recurrent_range if self.recurrent_range is None else self.recurrent_range
         others = task.paper.others_range if self.others_range is None else self.others_range
+        set_recurrent(net.rnn.weight_hh_l0, kind, half_width)
         with torch.no_grad():
-            net.rnn.weight_hh_l0.copy_(self.gain * recurrent_matrix(kind, net.rnn.hidden_size, half_width))
+            net.rnn.weight_hh_l0.mul_(self.gain)
             net.input_matrix.uniform_(-others, others)
             net.readout.weight.uniform_(-others, others)
             net.rnn.bias_ih_l0.zero_()
@@ -101,24 +98,15 @@ class PlainSystem(System):
         return net
 
 
-def recurrent_matrix(kind: Recurrent, size: int, half_width: float) -> Tensor:
-    """An initial recurrent matrix (H, H)."""
+def set_recurrent(weight: Tensor, kind: Recurrent, half_width: float) -> None:
+    """Give a recurrent matrix (H, H) its initial values."""
     if kind == "identity":
-        return torch.eye(size)
-    if kind == "uniform":
-        return torch.empty(size, size).uniform_(-half_width, half_width)
-    if kind == "orthogonal":
-        return nn.init.orthogonal_(torch.empty(size, size))
-    if kind == "normalised-positive":
-        return normalised_positive(size)
-    raise ValueError(f"unknown initial recurrent matrix {kind!r}")
-
-
-def normalised_positive(size: int) -> Tensor:
-    """(A + I) / lambda_max(A + I) with A = R^T R / H and R ~ N(0, 1): symmetric, eigenvalues in (0, 1], the largest 1.
-
-    Talathi and Vartak (2015), in float64 so that the largest eigenvalue is 1 to the last digits of float32.
-    """
-    r = torch.randn(size, size, dtype=torch.float64)
-    shifted = r.t() @ r / size + torch.eye(size, dtype=torch.float64)
-    return (shifted / torch.linalg.eigvalsh(shifted)[-1]).float()
+        init.identity_(weight)
+    elif kind == "uniform":
+        nn.init.uniform_(weight, -half_width, half_width)
+    elif kind == "orthogonal":
+        init.orthogonal_(weight)
+    elif kind == "normalised-positive":
+        init.normalized_positive_(weight)
+    else:
+        raise ValueError(f"unknown initial recurrent matrix {kind!r}")

@@ -15,7 +15,7 @@ kappa = 0 means that no path with weight uses the entry: it gets no step, and no
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -155,7 +155,6 @@ class PathOptimizer(Optimizer):
     # ---- which parameters, laid out how -----------------------------------------------------------------------
 
     def _forget_layout(self) -> None:
-        self._repeats: dict[str, int] = getattr(self, "_repeats", {})
         self._present: list[list[bool]] = []
         self._flats: list[Flat] = []
 
@@ -171,24 +170,24 @@ class PathOptimizer(Optimizer):
     # ---- how far a step may go --------------------------------------------------------------------------------
 
     def _bound_growth(self, moves: Sequence[tuple[Flat, Tensor, float]]) -> float:
-        """The factor that keeps uses * |D|_2 of every repeated matrix below `growth`, D the step in balanced coordinates.
+        """The factor that keeps uses * |D|_2 of every repeated matrix below `growth`, D the step when balanced.
 
         A matrix that paths use T times turns a step D into a factor of up to (1 + |D|_2)^T on signals and gradients:
         the one way in which a small step of a recurrent net explodes, and one that gamma^2 cannot see, because it
         squares every weight and so ignores that the entries of D pull together.
         """
-        if self.growth is None or not self._repeats:
+        if self.growth is None:
             return 1.0
         self.step_growth = 0.0
         for flat, vector, alpha in moves:
-            if not any(name in self._repeats for name in flat.names):
-                continue
-            for name, part, state in zip(flat.names, flat.views(vector), flat.states):
-                if name in self._repeats and "balancing" in state:
-                    step = (part * state["balancing"]).reshape(part.shape[0], -1)
-                    start = state.get("growth_direction", _generic_vector(step))
-                    norm, state["growth_direction"] = spectral_norm(step, start)
-                    self.step_growth = max(self.step_growth, norm * abs(alpha) * self._repeats[name])
+            repeated = [index for index, state in enumerate(flat.states) if "repeats" in state]
+            parts = flat.views(vector) if repeated else []
+            for index in repeated:
+                part, state = parts[index], flat.states[index]
+                step = (part * state["balancing"]).reshape(part.shape[0], -1)
+                start = state.get("growth_direction", _generic_vector(step))
+                length, state["growth_direction"] = spectral_norm(step, start)
+                self.step_growth = max(self.step_growth, length * abs(alpha) * state["repeats"])
         return min(1.0, self.growth / self.step_growth) if self.step_growth > 0 else 1.0
 
     # ---- the metric -------------------------------------------------------------------------------------------
@@ -210,6 +209,7 @@ class PathOptimizer(Optimizer):
                         measured, parameters, rho, relative=self.relative, log_unit=log_unit
                     )
                 self._set_metric(flat, found[rho, log_unit], measured)
+            self._set_balancing(flats, measured, parameters)
         for flat in flats:
             for state in flat.states:
                 state["age"] += 1
@@ -218,16 +218,16 @@ class PathOptimizer(Optimizer):
         """log of what kappa is counted in, in place of gamma^2 itself."""
         return None
 
-    def _set_balancing(self, flats: Sequence[Flat], measured: Measure, parameters: dict[str, Tensor]) -> None:
+    def _set_balancing(self, flats: Sequence[Flat], measured: Measure, parameters: Mapping[str, Tensor]) -> None:
         """sqrt(K) at rho = 1 for the matrices that paths use repeatedly: what takes a step to balanced coordinates."""
-        self._repeats = self._geometry.structure(self.inputs()).repeats
-        if self.growth is None or not self._repeats:
+        repeats = self._geometry.structure(self.inputs()).repeats
+        if self.growth is None or not repeats:
             return
-        balanced = metric(measured, parameters, rho=1.0, only=self._repeats)
+        balanced = metric(measured, parameters, rho=1.0, only=repeats)
         for flat in flats:
             for name, p, state in zip(flat.names, flat.params, flat.states):
                 if name in balanced:
-                    state["balancing"] = balanced[name].sqrt().to(p)
+                    state["balancing"], state["repeats"] = balanced[name].sqrt().to(p), repeats[name]
 
     def _set_metric(self, flat: Flat, inverses: dict[str, Tensor], measured: Measure) -> None:
         flat.vector("whitening")

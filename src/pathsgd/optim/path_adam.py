@@ -66,8 +66,8 @@ class PathAdam(PathOptimizer):
             "rho": 0.0 if geometry == "paper" else rho, "maximize": maximize, "differentiable": differentiable,
         }  # fmt: skip
         super().__init__(
-            model, params, defaults, terms=terms, clip=clip, growth=None if geometry == "paper" else growth, refresh_every=refresh_every, example_inputs=example_inputs,
-            output=output, relative=True,
+            model, params, defaults, terms=terms, clip=clip, growth=None if geometry == "paper" else growth,
+            refresh_every=refresh_every, example_inputs=example_inputs, output=output, relative=True,
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:

@@ -61,9 +61,11 @@ class PathSGD(PathOptimizer):
             "lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay, "rho": rho,
             "maximize": maximize, "differentiable": differentiable,
         }  # fmt: skip
+        if relative is None:
+            relative = not (rho == 0 and clip is None)
         super().__init__(
-            model, params, defaults, terms=terms, clip=clip, growth=growth, refresh_every=refresh_every, example_inputs=example_inputs,
-            output=output, relative=not (rho == 0 and clip is None) if relative is None else relative,
+            model, params, defaults, terms=terms, clip=clip, growth=growth, refresh_every=refresh_every,
+            example_inputs=example_inputs, output=output, relative=relative,
         )  # fmt: skip
 
     def _check(self, group: dict[str, Any]) -> None:

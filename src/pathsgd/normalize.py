@@ -112,7 +112,8 @@ def path_normalize_grad_(
     parameters = {name: p for name, p in model.named_parameters() if p.grad is not None}
     if not parameters:
         return torch.zeros((), dtype=torch.float64)
-    measured = Geometry(model, output).measure(inputs, terms)
+    with torch.enable_grad():  # kappa is a derivative
+        measured = Geometry(model, output).measure(inputs, terms)
     inverses = inverse_metric(measured, dict(model.named_parameters()), rho, relative=relative or rho != 0)
     return scale_gradients_(parameters, inverses, clip)
 

@@ -19,12 +19,14 @@ INVARIANT = {
     "PathSGD rho 0.5": lambda m: PathSGD(m, 0.02, rho=0.5),
     "PathSGD the paper's rule": lambda m: PathSGD(m, 0.005, rho=0.0, clip=None),
     "PathSGD both terms": lambda m: PathSGD(m, 0.05, momentum=0.9, terms="both"),
+    "PathSGD bounded growth": lambda m: PathSGD(m, 0.05, momentum=0.9, growth=0.05),
     "PathSGD seldom measured": lambda m: PathSGD(m, 0.05, momentum=0.9, refresh_every=7),
     "PathAdam": lambda m: PathAdam(m, 0.01),
     "PathAdam weight decay": lambda m: PathAdam(m, 0.01, weight_decay=0.1),
     "PathAdam rho 0": lambda m: PathAdam(m, 0.01, rho=0.0),
     "PathAdam rho 1": lambda m: PathAdam(m, 0.01, rho=1.0, clip=None),
     "PathAdam both terms": lambda m: PathAdam(m, 0.01, terms="both"),
+    "PathAdam bounded growth": lambda m: PathAdam(m, 0.01, growth=0.05),
     "PathAdam seldom measured": lambda m: PathAdam(m, 0.01, refresh_every=7),
 }
 CONTROLS = {

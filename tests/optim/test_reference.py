@@ -134,16 +134,16 @@ def adam_of_the_paper(reference, p):
     return p
 
 
-ADAM = {"betas": (0.8, 0.95), "eps": 1e-6, "clip": None}
+ADAM = {"betas": (0.8, 0.95), "eps": 1e-6, "clip": None, "growth": None}
 ROWS = {
     "the paper's rule": (paper, lambda m: PathSGD(m, 0.01, rho=0, clip=None)),
     "both terms": (both_terms, lambda m: PathSGD(m, 0.01, rho=0, clip=None, terms="both")),
-    "path flow": (flow, lambda m: PathSGD(m, 0.05, rho=1, clip=None)),
-    "clip and decay": (clipped, lambda m: PathSGD(m, 0.05, rho=0, clip=0.02, weight_decay=0.1)),
-    "momentum": (momentum, lambda m: PathSGD(m, 0.01, momentum=0.9, rho=0.5, clip=None)),
+    "path flow": (flow, lambda m: PathSGD(m, 0.05, rho=1, clip=None, growth=None)),
+    "clip and decay": (clipped, lambda m: PathSGD(m, 0.05, rho=0, clip=0.02, weight_decay=0.1, growth=None)),
+    "momentum": (momentum, lambda m: PathSGD(m, 0.01, momentum=0.9, rho=0.5, clip=None, growth=None)),
     "nesterov": (
         lambda r, p: momentum(r, p, nesterov=True),
-        lambda m: PathSGD(m, 0.01, momentum=0.9, nesterov=True, rho=0.5, clip=None),
+        lambda m: PathSGD(m, 0.01, momentum=0.9, nesterov=True, rho=0.5, clip=None, growth=None),
     ),
     "PathAdam": (adam, lambda m: PathAdam(m, 0.01, rho=0.5, **ADAM)),
     "PathAdam, the paper's metric": (lambda r, p: adam(r, p, 0.0), lambda m: PathAdam(m, 0.01, rho=0, **ADAM)),

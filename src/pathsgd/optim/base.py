@@ -128,7 +128,8 @@ class PathOptimizer(Optimizer):
 
     def measure(self) -> Measure:
         """The geometry at the current weights, for the shapes of the last forward pass."""
-        return self._geometry.measure(self.inputs(), self.terms)
+        with torch.enable_grad():  # kappa is a derivative; step() itself runs without
+            return self._geometry.measure(self.inputs(), self.terms)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -186,7 +187,9 @@ class PathOptimizer(Optimizer):
                 part, state = parts[index], flat.states[index]
                 step = (part * state["balancing"]).reshape(part.shape[0], -1)
                 start = state.get("growth_direction", _generic_vector(step))
-                length, state["growth_direction"] = spectral_norm(step, start)
+                length, direction = spectral_norm(step, start)
+                if length > 0:  # a zero vector would never turn again
+                    state["growth_direction"] = direction
                 self.step_growth = max(self.step_growth, length * abs(alpha) * state["repeats"])
         return min(1.0, self.growth / self.step_growth) if self.step_growth > 0 else 1.0
 

@@ -58,11 +58,11 @@ class Wrapped:
         parameters = {name: p for name, p in known.items() if id(p) in held and p.grad is not None}
         if not parameters:
             return
-        with torch.no_grad():
-            inputs = self._last.get() if self._example is None else self._example
+        inputs = self._last.get() if self._example is None else self._example
+        with torch.enable_grad():  # kappa is a derivative
             measured = self._geometry.measure(inputs, self.terms)
-            inverses = inverse_metric(measured, known, self.rho, relative=self.relative)
-            self.dual_norm = float(scale_gradients_(parameters, inverses, self.clip))
+        inverses = inverse_metric(measured, known, self.rho, relative=self.relative)
+        self.dual_norm = float(scale_gradients_(parameters, inverses, self.clip))
 
     def remove(self) -> None:
         self._handle.remove()

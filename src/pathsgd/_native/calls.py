@@ -164,17 +164,19 @@ def backward(
     library = load().library
     if library is None:
         dz: Tensor | None = fallback.backward_states(d_states, d_last, states, w_rec, layout, direction, dh0)
-        swept = Gradients(None, dh0, None, None, dz.sum(0) if needs.bias else None)
+        swept = Gradients(None, dh0, None, None, None)
     else:
         dz, swept = _sweep_back(library, d_states, d_last, x, h0, states, weights, layout, direction, needs, dh0)
     if dz is None:
         return swept
-    dw_rec, dw_in = swept.w_rec, swept.w_in
+    _, _, dw_in, dw_rec, dbias = swept
+    if needs.bias and dbias is None:
+        dbias = dz.sum(0)
     if needs.w_rec and dw_rec is None:
         dw_rec = fallback.recurrent_weight_gradient(dz, states, h0, layout, direction)
     if needs.w_in and dw_in is None:
         dw_in = dz.t() @ x.view(-1, x.shape[-1])
-    return Gradients((dz @ w_in).view(x.shape) if needs.x else None, dh0, dw_in, dw_rec, swept.bias)
+    return Gradients((dz @ w_in).view(x.shape) if needs.x else None, dh0, dw_in, dw_rec, dbias)
 
 
 def _sweep_back(

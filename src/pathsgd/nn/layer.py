@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pathsgd import _native
 from pathsgd._native import Layout, Needs
+from pathsgd.nn.unrolled import unrolled_layer
 
 
 class ReluLayer(torch.autograd.Function):
@@ -45,9 +46,8 @@ class ReluLayer(torch.autograd.Function):
     def backward(ctx: Any, d_states: Tensor | None, d_last: Tensor | None) -> Any:  # type: ignore[override]
         if d_states is None and d_last is None:
             return (None,) * len(ctx.needs_input_grad)
-        # A gradient that is itself to be differentiated, or a batch of gradients under vmap, needs torch's operations.
-        if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
-            return _backward_by_torch(ctx, d_states, d_last)
+        if torch.is_grad_enabled() or _is_batch_of_gradients(d_states) or _is_batch_of_gradients(d_last):
+            return _backward_unrolled(ctx, d_states, d_last)
         x, h0, states, *weights = _dense(ctx.saved_tensors)
         d_states, d_last = _dense([d_states, d_last])
         needs_x, needs_h0, _, _, *needs_weights = ctx.needs_input_grad
@@ -65,14 +65,14 @@ class ReluLayer(torch.autograd.Function):
         return total, torch.stack(d_h0) if needs_h0 else None, None, None, *d_weights
 
 
-def _backward_by_torch(ctx: Any, d_states: Tensor | None, d_last: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The same gradients by running torch's layer again and differentiating it, so that they can be differentiated."""
+def _backward_unrolled(ctx: Any, d_states: Tensor | None, d_last: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The same gradients by running the layer again, unrolled, so that they can be differentiated in turn."""
     x, h0, _, *weights = ctx.saved_tensors
     needed = [*ctx.needs_input_grad[:2], *ctx.needs_input_grad[4:]]
     with torch.enable_grad():
         # Views, so that a weight tied into several places gets each place's gradient by itself.
         tensors = [t.view_as(t) if need else t for t, need in zip([x, h0, *weights], needed)]
-        outputs = run_by_torch(tensors[0], tensors[1], ctx.layout, ctx.biased, tensors[2:])
+        outputs = unrolled_layer(tensors[0], tensors[1], ctx.layout, _by_direction(tensors[2:], ctx.biased))
     pairs = [(out, d_out) for out, d_out in zip(outputs, (d_states, d_last)) if d_out is not None]
     gradients = iter(
         torch.autograd.grad(
@@ -87,15 +87,12 @@ def _backward_by_torch(ctx: Any, d_states: Tensor | None, d_last: Tensor | None)
     return d_x, d_h0, None, None, *d_weights
 
 
-def run_by_torch(x: Tensor, h0: Tensor | None, layout: Layout, biased: bool, weights: Sequence[Tensor]) -> Any:
-    """What ReluLayer computes, by torch's own operation."""
-    directions, hidden = len(_by_direction(weights, biased)), weights[0].shape[0]
-    if h0 is None:
-        h0 = x.new_zeros(directions, layout.batch, hidden)
-    settings = (list(weights), biased, 1, 0.0, False, directions == 2)
-    if layout.starts is None:
-        return torch._VF.rnn_relu(x, h0, *settings, False)  # type: ignore[attr-defined]
-    return torch._VF.rnn_relu(x, layout.starts.diff(), h0, *settings)  # type: ignore[attr-defined]
+def _is_batch_of_gradients(gradient: Tensor | None) -> bool:
+    """Whether vmap, old or new, hides a dimension of this tensor from us."""
+    functorch = torch._C._functorch
+    return gradient is not None and (
+        functorch.is_legacy_batchedtensor(gradient) or functorch.is_batchedtensor(gradient)
+    )
 
 
 def _by_direction(weights: Sequence[Any], biased: bool) -> list[Sequence[Any]]:

@@ -1,0 +1,177 @@
+"""pathsgd.nn.RNN against torch.nn.RNN: outputs and every gradient, over random settings and shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+
+import pathsgd.nn
+
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+
+
+def build(draw: dict[str, Any]) -> tuple[torch.nn.RNN, torch.nn.RNN]:
+    """torch's module and ours, with the same weights."""
+    names = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "bidirectional", "dtype")
+    options = {name: draw[name] for name in names}
+    if options["num_layers"] > 1:
+        options["dropout"] = draw["dropout"]
+    theirs = torch.nn.RNN(nonlinearity="relu", **options)
+    ours = pathsgd.nn.RNN(nonlinearity="relu", **options)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+def inputs(draw: dict[str, Any]) -> tuple[Tensor, Tensor | None, Any]:
+    """Data and h0 as leaves, and how to make the module's input from the data."""
+    steps, batch, size, dtype = draw["steps"], draw["batch"], draw["input_size"], draw["dtype"]
+    states = (draw["num_layers"] * (1 + draw["bidirectional"]), batch, draw["hidden_size"])
+    lengths = draw["lengths"][:batch] + [steps] * (batch - len(draw["lengths"][:batch]))
+    arrange: Any = lambda x: x  # noqa: E731
+    if draw["kind"] == "packed":
+        shape: tuple[int, ...] = (steps, batch, size)
+        arrange = lambda x: pack_sequence([x[:n, i] for i, n in enumerate(lengths)], enforce_sorted=False)  # noqa: E731
+    elif draw["kind"] == "unbatched":
+        shape, states = (steps, size), (states[0], states[2])
+    else:
+        shape = (batch, steps, size) if draw["batch_first"] else (steps, batch, size)
+    x = torch.randn(shape, dtype=dtype, requires_grad=draw["needs_x"])
+    h0 = torch.randn(states, dtype=dtype, requires_grad=draw["needs_h0"]) if draw["with_h0"] else None
+    return x, h0, arrange
+
+
+def results(module: torch.nn.RNN, x: Tensor, h0: Tensor | None, arrange: Any, loss: str) -> list[Tensor]:
+    """Output, h_n, and the gradients of a random loss on one or both of them."""
+    torch.manual_seed(1)  # the same dropout and the same loss for both modules
+    output, h_n = module(arrange(x), h0)
+    output = output.data if isinstance(output, PackedSequence) else output
+    total = x.new_zeros(())
+    if loss in ("output", "both"):
+        total = total + (output * torch.randn_like(output)).sum()
+    if loss in ("h_n", "both"):
+        total = total + (h_n * torch.randn_like(h_n)).sum()
+    leaves = [t for t in (x, h0, *module.parameters()) if t is not None and t.requires_grad]
+    return [output, h_n, *torch.autograd.grad(total, leaves)]
+
+
+def assert_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> None:
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        assert (a - b).norm() <= tolerance * b.norm() + 1e-30
+
+
+settings_of_an_rnn = st.fixed_dictionaries(
+    {
+        "input_size": st.integers(1, 20),
+        "hidden_size": st.integers(1, 40),
+        "num_layers": st.integers(1, 3),
+        "bias": st.booleans(),
+        "batch_first": st.booleans(),
+        "bidirectional": st.booleans(),
+        "dropout": st.sampled_from([0.0, 0.4]),
+        "dtype": st.sampled_from([torch.float32, torch.float64]),
+        "kind": st.sampled_from(["padded", "packed", "unbatched"]),
+        "steps": st.integers(1, 9),
+        "batch": st.integers(1, 11),
+        "lengths": st.lists(st.integers(1, 5), min_size=1, max_size=11),
+        "needs_x": st.booleans(),
+        "needs_h0": st.booleans(),
+        "with_h0": st.booleans(),
+        "loss": st.sampled_from(["output", "h_n", "both"]),
+        "training": st.booleans(),
+        "seed": st.integers(0, 1000),
+    }
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(draw=settings_of_an_rnn)
+def test_random_settings(kernel: str, draw: dict[str, Any]) -> None:
+    draw["lengths"] = [min(n, draw["steps"]) for n in draw["lengths"]]
+    torch.manual_seed(draw["seed"])
+    theirs, ours = build(draw)
+    x, h0, arrange = inputs(draw)
+    both = [results(m.train(draw["training"]), x, h0, arrange, draw["loss"]) for m in (ours, theirs)]
+    assert_same(*both, TOLERANCE[draw["dtype"]])
+
+
+SIZES = {  # what the small random shapes do not reach: tiles of rows, deep products, many threads' shares
+    "many rows": (3, 150, 5, 33),
+    "gathered rows": (40, 70, 2, 50),
+    "hidden 256": (4, 9, 3, 256),
+    "hidden over 256": (4, 9, 3, 300),
+    "deep product": (3, 6, 20, 530),
+}
+
+
+@pytest.mark.parametrize("kind", ["padded", "packed"])
+@pytest.mark.parametrize("size", SIZES)
+def test_larger_sizes(kernel: str, size: str, kind: str, two_threads: None) -> None:
+    steps, batch, input_size, hidden = SIZES[size]
+    draw = dict(input_size=input_size, hidden_size=hidden, num_layers=1, bias=True, batch_first=False)
+    draw |= dict(bidirectional=True, dtype=torch.float32, kind=kind, steps=steps, batch=batch, needs_x=True)
+    draw |= dict(needs_h0=True, with_h0=True, lengths=[1 + i % steps for i in range(batch)])
+    torch.manual_seed(0)
+    theirs, ours = build(draw)
+    leaves = inputs(draw)
+    assert_same(results(ours, *leaves, "both"), results(theirs, *leaves, "both"), 1e-5)
+
+
+def test_long_sequences_keep_their_gradients(kernel: str) -> None:
+    draw = dict(input_size=2, hidden_size=30, num_layers=1, bias=True, batch_first=False, bidirectional=False)
+    draw |= dict(dtype=torch.float64, kind="padded", steps=400, batch=5, needs_x=True, needs_h0=False, with_h0=False)
+    torch.manual_seed(0)
+    theirs, ours = build(draw | {"lengths": []})
+    for module in (theirs, ours):
+        pathsgd.nn.init.identity_(module)
+    leaves = inputs(draw | {"lengths": []})
+    assert_same(results(ours, *leaves, "h_n"), results(theirs, *leaves, "h_n"), 1e-10)
+
+
+def test_not_a_number_is_passed_on(kernel: str) -> None:
+    """A diverged net must look diverged, not dead."""
+    draw = dict(input_size=2, hidden_size=5, num_layers=1, bias=True, batch_first=False, bidirectional=False)
+    theirs, ours = build(draw | {"dtype": torch.float32})
+    x = torch.randn(4, 3, 2)
+    x[1, 2, 0] = torch.nan
+    found = [results(module, x, None, lambda x: x, "both") for module in (ours, theirs)]
+    assert found[0][0].isnan().any() and any(gradient.isnan().any() for gradient in found[0][2:])
+    for a, b in zip(*found):
+        assert torch.equal(a.isnan(), b.isnan())
+
+
+MISTAKES: dict[str, Any] = {
+    "features": lambda: (torch.randn(5, 3, 4), None),
+    "one dimension": lambda: (torch.randn(5), None),
+    "four dimensions": lambda: (torch.randn(5, 3, 2, 2), None),
+    "no steps": lambda: (torch.randn(0, 3, 2), None),
+    "type": lambda: (torch.randn(5, 3, 2, dtype=torch.float64), None),
+    "integers": lambda: (torch.ones(5, 3, 2, dtype=torch.int64), None),
+    "h0 batch": lambda: (torch.randn(5, 3, 2), torch.zeros(1, 2, 6)),
+    "h0 size": lambda: (torch.randn(5, 3, 2), torch.zeros(1, 3, 5)),
+    "h0 layers": lambda: (torch.randn(5, 3, 2), torch.zeros(2, 3, 6)),
+    "h0 of a batch without one": lambda: (torch.randn(5, 2), torch.zeros(1, 1, 6)),
+    "h0 without the batch": lambda: (torch.randn(5, 3, 2), torch.zeros(1, 6)),
+    "h0 type": lambda: (torch.randn(5, 3, 2), torch.zeros(1, 3, 6, dtype=torch.float64)),
+    "packed features": lambda: (pack_sequence([torch.randn(4, 3)]), None),
+    "packed h0": lambda: (pack_sequence([torch.randn(4, 2)]), torch.zeros(1, 2, 6)),
+    "not a tensor": lambda: ([[1.0, 2.0]], None),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_raise_what_torch_raises(kernel: str, mistake: str) -> None:
+    data, h0 = MISTAKES[mistake]()
+    raised = []
+    for module in (torch.nn.RNN(2, 6, nonlinearity="relu"), pathsgd.nn.RNN(2, 6, nonlinearity="relu")):
+        with pytest.raises(Exception) as caught:
+            module(data, h0)
+        raised.append((caught.type, str(caught.value)))
+    assert raised[0] == raised[1]

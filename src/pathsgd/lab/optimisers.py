@@ -188,6 +188,10 @@ class PathOptimiser(GradientOptimiser):
 
     needs_paths: ClassVar[bool] = True
 
+    clip: float = 1.0
+    """Bound on the dual norm of the gradient, which node-wise rescaling leaves alone; 0: none."""
+    weight_decay: float = 0.0
+    """Share of each parameter taken away per unit of learning rate."""
     refresh_every: int = 10
     """Steps for which kappa is used before it is measured anew."""
 

@@ -148,7 +148,11 @@ def resume(
 
 def _prepare(spec: RunSpec, data_dir: Path | str | None) -> Trainer:
     torch.manual_seed(spec.seed)
-    return Trainer(spec, spec.task.prepare(data_dir))
+    data = spec.task.prepare(data_dir)
+    try:
+        return Trainer(spec, data)
+    except ValueError as error:  # settings that do not go with the data, such as a batch larger than the training set
+        raise RunError(str(error)) from error
 
 
 def _begin_or_continue(trainer: Trainer, run: RunDirectory) -> None:

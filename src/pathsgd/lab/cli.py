@@ -1,0 +1,103 @@
+"""``pathsgd``: finds the subcommand, and turns every foreseen mistake into one line and exit code 2."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+DESCRIPTION = "Path-normalized optimisation of ReLU networks: run, sweep and see every experiment of the paper."
+EPILOGUE = """\
+Examples:
+  pathsgd demo                                            two minutes: four optimisers, balanced and badly scaled
+  pathsgd train adding rnn_path --length 100              one run; Ctrl-C stops it, pathsgd resume RUN goes on
+  pathsgd sweep adding rnn_path --grid lr=1e-3,3e-3 seed=0,1,2
+  pathsgd reproduce adding --scale laptop                 a table of the paper
+  pathsgd inspect package.module:factory --input 1,100,2  what the library sees in your own model
+
+`pathsgd COMMAND --help` explains a command."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: where it is and what it does."""
+
+    module: str
+    summary: str
+
+
+COMMANDS: dict[str, Command] = {
+    "demo": Command("demo", "the same ReLU RNN by SGD, Adam and the path optimisers, balanced and badly scaled"),
+    "train": Command("train", "train one system on one task"),
+    "resume": Command("resume", "continue a run that was interrupted, bit for bit"),
+    "sweep": Command("sweep", "train a grid of runs in parallel, each once"),
+    "reproduce": Command("reproduce", "run a table or figure of the paper at paper, laptop or smoke scale"),
+    "report": Command("report", "make a page with tables and figures from records"),
+    "inspect": Command("inspect", "show operations, gamma^2, kappa and balance of a model of your own"),
+    "export": Command("export", "write a trained model as ONNX, checked, with size and latency beside an LSTM"),
+    "data": Command("data", "list, fetch or check the data sets"),
+}
+
+
+def help_text() -> str:
+    """What ``pathsgd --help`` says."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(["usage: pathsgd COMMAND [...]", "", DESCRIPTION, "", "Commands:", *lines, "", EPILOGUE])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand; the exit code is 0 for success, 2 for a mistake and 130 for an interruption."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(help_text())
+        return 0
+    if words[0] == "--version":
+        from pathsgd.lab import __version__
+
+        print(f"pathsgd {__version__}")
+        return 0
+    if words[0] not in COMMANDS:
+        return complain(f"unknown command {words[0]!r}; choose one of {', '.join(COMMANDS)}")
+    logging.basicConfig(level=logging.WARNING, format="pathsgd: %(levelname)s: %(message)s")
+    return run(COMMANDS[words[0]], words[1:])
+
+
+def run(command: Command, words: list[str]) -> int:
+    """Call a subcommand and handle what may go wrong by the user's hand."""
+    from pathsgd.errors import UnsupportedOperation
+    from pathsgd.lab.checkpoint import CheckpointError
+    from pathsgd.lab.data import DataError
+    from pathsgd.lab.flags import UsageError
+    from pathsgd.lab.record import RecordError
+    from pathsgd.lab.spec import SpecError
+    from pathsgd.lab.train import RunError
+
+    module = importlib.import_module(f"pathsgd.lab.commands.{command.module}")
+    try:
+        code: int = module.main(words)
+        return code
+    except (UsageError, SpecError, RunError, DataError, CheckpointError, RecordError, UnsupportedOperation) as error:
+        return complain(str(error))
+    except SystemExit as leaving:  # --help, after printing
+        return int(leaving.code or 0)
+    except KeyboardInterrupt:
+        print("\npathsgd: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough. Point stdout elsewhere, or Python complains when it closes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def complain(message: str) -> int:
+    """One line, and the exit code of a mistake."""
+    print(f"pathsgd: error: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""``pathsgd resume DIRECTORY``: continue a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from pathsgd.lab import flags
+from pathsgd.lab.commands.train import TrainOptions, run_and_show
+from pathsgd.lab.train import RunDirectory
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """Continue a run that was interrupted, bit for bit from its newest checkpoint."""
+
+    run_dir: tyro.conf.Positional[Path]
+    """Directory of the run, as `pathsgd train` printed it."""
+    data_dir: Path | None = None
+    """Where the data lies; None: $PATHSGD_DATA, or the user's cache directory."""
+    tensorboard: bool = False
+    """Write curves for TensorBoard into the run's directory."""
+    checkpoint_seconds: float = 30.0
+    """Seconds between two checkpoints."""
+    quiet: bool = False
+    """Print nothing but the end."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, continue, show."""
+    options = flags.parse(ResumeOptions, arguments, "pathsgd resume")
+    spec = RunDirectory(options.run_dir).read_spec()
+    same = TrainOptions(
+        run=spec,
+        resume=True,
+        data_dir=options.data_dir,
+        tensorboard=options.tensorboard,
+        checkpoint_seconds=options.checkpoint_seconds,
+        quiet=options.quiet,
+    )
+    return run_and_show(same, options.run_dir)

@@ -1,0 +1,90 @@
+"""``pathsgd sweep TASK SYSTEM [OPTIMISER] --grid ...``: many runs in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from pathsgd.lab import flags, grid
+from pathsgd.lab.commands.common import RUNS, choices_help, wants_general_help
+from pathsgd.lab.display import SweepDisplay
+from pathsgd.lab.record import read_record
+from pathsgd.lab.report.pictures import robustness_picture
+from pathsgd.lab.robustness import as_table, robustness_map
+from pathsgd.lab.spec import RunSpec
+from pathsgd.lab.sweep import Backend, Done, Places, RunCell, known_results, run_cells
+
+USAGE = "pathsgd sweep TASK SYSTEM [OPTIMISER] [flags] --grid name=value,value ..., or with a SPEC.json"
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """Train a grid of runs, one process per core with one thread each.
+
+    Every run is made once: what has a record in the results directory is not run again, so the same command goes on
+    after an interruption. At the end comes a map of the runs that solve, stall or diverge, as a table and a picture.
+    """
+
+    run: Annotated[RunSpec, tyro.conf.arg(name="")]
+    grid: tuple[str, ...] = ()
+    """Axes such as lr=1e-3,3e-3 seed=0..4 optimiser=adam,path-adam unbalanced=1,100."""
+    results: Path = RUNS / "sweep"
+    """Directory for one small record per run, and the picture."""
+    work: Path = RUNS / "work"
+    """Directory for logs and checkpoints of runs under way."""
+    jobs: int | None = None
+    """Processes at a time; None: one per core."""
+    backend: Backend = "loky"
+    """Where cells run: processes here (loky), or the workers of a Dask or Ray cluster."""
+    address: str | None = None
+    """Address of the cluster; None: start one on this machine."""
+    data_dir: Path | None = None
+    """Where the data lies; None: $PATHSGD_DATA, or the user's cache directory."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, run, show the map."""
+    names, words = flags.split_names(arguments)
+    if wants_general_help(names, words):
+        print(choices_help(USAGE, "Train a grid of runs in parallel, each once."))
+        return 0
+    spec = flags.named_spec(names, USAGE)
+    options = flags.parse(SweepOptions, words, f"pathsgd sweep {' '.join(names)}", SweepOptions(run=spec))
+    if not options.grid:
+        raise flags.UsageError("a sweep needs a grid: add --grid lr=1e-3,3e-3 seed=0,1,2")
+    specs = grid.cells(options.run, grid.parse_grid(options.grid))
+    console = Console(soft_wrap=True)
+    places = Places(options.results, options.work)
+    cells = [RunCell(s) for s in specs]
+    display = SweepDisplay(cells, places, console)
+    with display.showing():
+        ended = run_cells(
+            cells,
+            places,
+            backend=options.backend,
+            jobs=options.jobs,
+            address=options.address,
+            data_dir=options.data_dir,
+            on_done=display.done,
+        )
+    console.print(display.summary(), highlight=False)
+    show_map(ended, places, console)
+    return 1 if any(done.outcome in ("failed", "killed") for done in ended) else 0
+
+
+def show_map(ended: list[Done], places: Places, console: Console) -> None:
+    """The robustness map of the cells that have a record."""
+    known = known_results(places.results)
+    records = [read_record(known[done.key]) for done in ended if done.key in known]
+    if not records:
+        return
+    found = robustness_map(records)
+    console.print(as_table(found))
+    picture = places.results / "robustness.png"
+    robustness_picture(found, picture)
+    console.print(f"records in {places.results}, picture {picture}", highlight=False)

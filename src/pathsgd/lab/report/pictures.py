@@ -1,0 +1,70 @@
+"""Static pictures (matplotlib): the same figures as on the page, for papers and terminals."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.patches import Patch
+
+from pathsgd.lab.report.model import PALETTE, UNKNOWN_COLOUR, VERDICT_COLOURS, FigureData
+from pathsgd.lab.robustness import RobustnessMap
+
+
+def line_picture(figure: FigureData, path: Path) -> None:
+    """Write a figure's lines; values that are not finite leave gaps."""
+    drawing, axes = plt.subplots(figsize=(7, 4.2), dpi=130)
+    for index, series in enumerate(figure.series):
+        colour = PALETTE[(index if series.colour is None else series.colour) % len(PALETTE)]
+        y = [v if math.isfinite(v) else math.nan for v in series.y]
+        style = "--" if series.dashed else "-"
+        axes.plot(series.x, y, style, color=colour, label=series.name, marker="o" if len(y) == 1 else None)
+    axes.set(title=figure.title, xlabel=figure.x_label, ylabel=figure.y_label)
+    if figure.log_y:
+        axes.set_yscale("log")
+    if figure.log_x:
+        axes.set_xscale("log")
+    axes.grid(alpha=0.3)
+    if figure.series:
+        axes.legend(fontsize=8)
+    _write(drawing, path)
+
+
+def robustness_picture(found: RobustnessMap, path: Path, title: str = "") -> None:
+    """Write a map: a block per rate and row, a strip per seed within it."""
+    height = 1.4 + 0.45 * len(found.rows)
+    drawing, axes = plt.subplots(figsize=(3.0 + 1.1 * len(found.rates), height), dpi=130)
+    for y, row in enumerate(found.rows):
+        for x, rate in enumerate(found.rates):
+            verdicts = found.cells.get((row, rate), ())
+            if not verdicts:
+                axes.add_patch(plt.Rectangle((x, y), 0.94, 0.9, color=UNKNOWN_COLOUR))
+            for seed, verdict in enumerate(verdicts):
+                width = 0.94 / len(verdicts)
+                colour = VERDICT_COLOURS[verdict]
+                axes.add_patch(
+                    plt.Rectangle((x + seed * width, y), width, 0.9, facecolor=colour, edgecolor="white", linewidth=0.6)
+                )
+    axes.set_xlim(-0.05, len(found.rates))
+    axes.set_ylim(len(found.rows), -0.05)
+    axes.set_xticks([x + 0.47 for x in range(len(found.rates))], [f"{rate:g}" for rate in found.rates])
+    axes.set_yticks([y + 0.45 for y in range(len(found.rows))], list(found.rows), fontsize=8)
+    axes.set_xlabel("learning rate (a strip per seed)")
+    axes.set_title(title, fontsize=10)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    axes.legend(
+        handles=[Patch(color=colour, label=verdict) for verdict, colour in VERDICT_COLOURS.items()],
+        loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=8, frameon=False,
+    )  # fmt: skip
+    _write(drawing, path)
+
+
+def _write(drawing: plt.Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawing.savefig(path, bbox_inches="tight")
+    plt.close(drawing)

@@ -61,18 +61,20 @@ def constant_input_states(
     return x
 
 
-def sequences(weight: Tensor, u: Tensor, v: Tensor, steps: int, *, every_step: bool) -> tuple[Tensor, Tensor, float]:
+def sequences(
+    weight: Tensor, u: Tensor, v: Tensor, steps: int, *, every_step: bool, root: float | None = None
+) -> tuple[Tensor, Tensor, float]:
     """Scaled states h and adjoints delta of the squared recurrence, and the root r that was taken out.
 
     weight: W_rec (H, H); u: what enters each step (H,); v: what each output step collects (H,). Row s-1 of the first
-    is r^-(s-1) h_s, row s-1 of the second is r^-(T-s) delta_s.
+    is r^-(s-1) h_s, row s-1 of the second is r^-(T-s) delta_s. root: a good guess of r, from an earlier call.
     """
-    A = weight.to(u.dtype).square()
-    root = max(1.0, perron_root(A))
+    if root is None:
+        root = max(1.0, perron_root(weight.to(u.dtype).square()))
     native = _native.squared_sequences(weight, u, v, steps, every_step, 1 / root)
     if native is not None:
         return (*native, root)
-    A = A / root
+    A = weight.to(u.dtype).square() / root
     h = constant_input_states(A, u, steps, 1 / root, accumulate=True)
     delta = constant_input_states(A.t(), v, steps, 1 / root, accumulate=every_step)
     return h, delta.flip(0), root

@@ -31,12 +31,14 @@ class Measure:
     kappa:  kappa / gamma^2, of the terms asked for; kappa itself where gamma^2 is zero
     kappa1: the same of the first term alone, from which path flow is made
     log_gamma_sq: log gamma^2, -inf where no path reaches the output
+    flow: path flow of every node where the measurement gave it away, (free nodes + 1,)
     """
 
     kappa: dict[str, Tensor]
     kappa1: dict[str, Tensor]
     log_gamma_sq: float
     spaces: NodeSpaces
+    flow: Tensor | None = None
 
     @property
     def log_scale(self) -> float:
@@ -94,6 +96,7 @@ class Geometry:
     def __init__(self, model: nn.Module, output: Output = None) -> None:
         self.model, self.output = model, output
         self._structures: dict[Any, Structure] = {}
+        self._roots: dict[plain.PlainNet, float] = {}
 
     def structure(self, inputs: Sequence[Any]) -> Structure:
         key = shape_key(inputs)
@@ -111,15 +114,25 @@ class Geometry:
         known, parameters = self.structure(inputs), dict(self.model.named_parameters())
         if known.plain is None:
             return measure(known.recording, parameters, known.spaces, terms)
-        first = plain.kappa1(known.plain, parameters)
+        first = plain.kappa1(known.plain, parameters, self._roots.get(known.plain))
+        self._roots[known.plain] = first.next_root
         kappa = first.kappa1
         if terms == "both":
             second = plain.kappa2(known.plain, parameters, first)
             kappa = {name: k + second[name] if name in second else k for name, k in kappa.items()}
-        return Measure(kappa, first.kappa1, first.log_gamma_sq, known.spaces)
+        flow = torch.ones(known.spaces.count + 1, dtype=torch.float64)
+        for name, through in first.flow.items():
+            flow[known.spaces.edges[name].out.reshape(-1)] = through
+        flow[0] = 1.0
+        return Measure(kappa, first.kappa1, first.log_gamma_sq, known.spaces, flow)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"model": self.model, "output": self.output, "_structures": {}}  # recordings are made again
+        return {
+            "model": self.model,
+            "output": self.output,
+            "_structures": {},
+            "_roots": {},
+        }  # recordings are made again
 
 
 def shape_key(inputs: Sequence[Any]) -> tuple[Any, ...]:

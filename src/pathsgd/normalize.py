@@ -37,6 +37,8 @@ def path_flow(measured: Measure, parameters: Mapping[str, Tensor]) -> Tensor:
 
     Node 0 stands for inputs and outputs, phi = 1. Returns (free nodes + 1,).
     """
+    if measured.flow is not None:
+        return measured.flow
     phi = torch.zeros(measured.spaces.count + 1, dtype=torch.float64)
     for name, kappa1 in measured.kappa1.items():
         edges = measured.spaces.edges[name]

@@ -48,11 +48,21 @@ class PlainKappa:
     """kappa1 / gamma^2 of every parameter and log gamma^2; states, adjoints, root and divisor for kappa2."""
 
     kappa1: dict[str, Tensor]
+    flow: dict[str, Tensor]
+    """Path flow through the units that a parameter's rows (columns, for an embedding) lead into, by its name."""
     log_gamma_sq: float
     h: Tensor
     delta: Tensor
     root: float
     divisor: float
+
+    @property
+    def next_root(self) -> float:
+        """The growth of the states from the last step but one to the last: the root to start from next time."""
+        if len(self.h) < 2:
+            return self.root
+        growth = self.root * float(self.h[-1].sum() / self.h[-2].sum())
+        return max(1.0, growth) if math.isfinite(growth) else self.root
 
 
 def match(recording: Recording) -> PlainNet | None:
@@ -143,8 +153,13 @@ def _moved(step: Step, args: Any, kwargs: Any) -> tuple[Tensor, ...]:
     return (results.ids,) if isinstance(results, Nodes) else tuple(r.ids for r in results if r is not None)
 
 
-def kappa1(net: PlainNet, parameters: Mapping[str, Tensor], dtype: torch.dtype = torch.float64) -> PlainKappa:
-    """kappa1 / gamma^2 of every parameter of a plain net, constant dimensions kept at size 1."""
+def kappa1(
+    net: PlainNet, parameters: Mapping[str, Tensor], root: float | None = None, dtype: torch.dtype = torch.float64
+) -> PlainKappa:
+    """kappa1 / gamma^2 of every parameter of a plain net, constant dimensions kept at size 1.
+
+    root: a guess of the Perron root of A, `next_root` of the last measurement; only a scale, so it need not be exact.
+    """
 
     def squared(name: str) -> Tensor:
         return parameters[name].detach().to(dtype).square()
@@ -156,7 +171,8 @@ def kappa1(net: PlainNet, parameters: Mapping[str, Tensor], dtype: torch.dtype =
         u = u + squared(bias)
     v = w_out.sum(0)
     steps, w_rec = net.steps, parameters[net.w_rec].detach()
-    h, delta, root = doubling.sequences(w_rec, u, v, steps, every_step=net.every_step)
+    root_was_a_guess = root is not None
+    h, delta, root = doubling.sequences(w_rec, u, v, steps, every_step=net.every_step, root=root)
     # Common scale r^(T-1): what is left of h_s is r^-(T-s) times its row, of delta_s r^-(s-1) times its row.
     fade = root ** -torch.arange(steps, dtype=dtype, device=u.device) if root > 1 else None
     into = delta.sum(0) if fade is None else fade @ delta
@@ -164,6 +180,8 @@ def kappa1(net: PlainNet, parameters: Mapping[str, Tensor], dtype: torch.dtype =
     recurrent = (delta[1:].t() @ h[:-1]) / root
     log_scale = (steps - 1) * math.log(root)
     total = float(v @ out)
+    if root_was_a_guess and not 1e-200 < total < 1e200:
+        return kappa1(net, parameters, None, dtype)  # the guess was too far off for this many steps
     rows = steps if net.every_step else 1
     if net.b_out:
         total += float(squared(net.b_out).sum()) * rows * math.exp(-log_scale)
@@ -176,7 +194,10 @@ def kappa1(net: PlainNet, parameters: Mapping[str, Tensor], dtype: torch.dtype =
     if net.embedding:
         found[net.embedding] = (into @ w_in)[None, :]
     log_gamma_sq = math.log(total) + log_scale if total > 0 else -math.inf
-    return PlainKappa({n: k / divisor for n, k in found.items()}, log_gamma_sq, h, delta, root, divisor)
+    flow = {net.w_rec: torch.linalg.vecdot(h, delta, dim=0) / divisor}
+    if net.embedding and embedded is not None:
+        flow[net.embedding] = embedded * (into @ w_in) / divisor
+    return PlainKappa({n: k / divisor for n, k in found.items()}, flow, log_gamma_sq, h, delta, root, divisor)
 
 
 def kappa2(net: PlainNet, parameters: Mapping[str, Tensor], first: PlainKappa) -> dict[str, Tensor]:

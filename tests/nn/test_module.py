@@ -1,4 +1,4 @@
-"""pathsgd.nn.RNN as a module: construction, state and copies as torch.nn.RNN has them; models turned into it and back."""
+"""pathsgd.nn.RNN as a module: construction, state and copies as of torch.nn.RNN; models turned into it and back."""
 
 from __future__ import annotations
 

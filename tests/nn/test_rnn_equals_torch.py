@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
@@ -18,45 +18,81 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 def build(draw: dict[str, Any]) -> tuple[torch.nn.RNN, torch.nn.RNN]:
     """torch's module and ours, with the same weights."""
-    names = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "bidirectional", "dtype")
-    options = {name: draw[name] for name in names}
-    if options["num_layers"] > 1:
-        options["dropout"] = draw["dropout"]
+    names = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "bidirectional", "dropout", "dtype")
+    options = {name: draw[name] for name in names if name in draw}
     theirs = torch.nn.RNN(nonlinearity="relu", **options)
     ours = pathsgd.nn.RNN(nonlinearity="relu", **options)
     ours.load_state_dict(theirs.state_dict())
     return theirs, ours
 
 
-def inputs(draw: dict[str, Any]) -> tuple[Tensor, Tensor | None, Any]:
-    """Data and h0 as leaves, and how to make the module's input from the data."""
-    steps, batch, size, dtype = draw["steps"], draw["batch"], draw["input_size"], draw["dtype"]
-    states = (draw["num_layers"] * (1 + draw["bidirectional"]), batch, draw["hidden_size"])
-    lengths = draw["lengths"][:batch] + [steps] * (batch - len(draw["lengths"][:batch]))
-    arrange: Any = lambda x: x  # noqa: E731
+class Data(NamedTuple):
+    """Sequences x (T, B, I) of which the first `lengths` steps count, and h0 (L*D, B, H)."""
+
+    x: Tensor
+    h0: Tensor | None
+    lengths: list[int]
+    kind: str
+    batch_first: bool
+
+    def arguments(self) -> tuple[Any, Tensor | None]:
+        """What the module is called with."""
+        if self.kind == "packed":
+            sequences = [self.x[:n, i] for i, n in enumerate(self.lengths)]
+            return pack_sequence(sequences, enforce_sorted=False), self.h0
+        if self.kind == "unbatched":
+            return self.x[:, 0], None if self.h0 is None else self.h0[:, 0]
+        return self.x.transpose(0, 1) if self.batch_first else self.x, self.h0
+
+
+def make_data(draw: dict[str, Any]) -> Data:
+    batch, dtype = 1 if draw["kind"] == "unbatched" else draw["batch"], draw["dtype"]
+    lengths = [draw["steps"]] * batch
     if draw["kind"] == "packed":
-        shape: tuple[int, ...] = (steps, batch, size)
-        arrange = lambda x: pack_sequence([x[:n, i] for i, n in enumerate(lengths)], enforce_sorted=False)  # noqa: E731
-    elif draw["kind"] == "unbatched":
-        shape, states = (steps, size), (states[0], states[2])
-    else:
-        shape = (batch, steps, size) if draw["batch_first"] else (steps, batch, size)
-    x = torch.randn(shape, dtype=dtype, requires_grad=draw["needs_x"])
+        lengths = [min(draw["lengths"][i % len(draw["lengths"])], draw["steps"]) for i in range(batch)]
+    states = (draw["num_layers"] * (1 + draw["bidirectional"]), batch, draw["hidden_size"])
+    x = torch.randn(max(lengths), batch, draw["input_size"], dtype=dtype, requires_grad=draw["needs_x"])
     h0 = torch.randn(states, dtype=dtype, requires_grad=draw["needs_h0"]) if draw["with_h0"] else None
-    return x, h0, arrange
+    return Data(x, h0, lengths, draw["kind"], draw["batch_first"])
 
 
-def results(module: torch.nn.RNN, x: Tensor, h0: Tensor | None, arrange: Any, loss: str) -> list[Tensor]:
+@torch.no_grad()
+def distance_to_a_kink(module: torch.nn.RNN, data: Data) -> float:
+    """Smallest value that enters a relu, relative to the largest: rounding may fall on either side of a tiny one."""
+    weights = {name: weight.double() for name, weight in module.named_parameters()}
+    steps, batch, _ = data.x.shape
+    smallest, largest, number, below = torch.inf, 0.0, 0, data.x.detach().double()
+    for layer in range(module.num_layers):
+        above = []
+        for suffix in ("", "_reverse")[: 1 + module.bidirectional]:
+            w_in, w_rec = (weights[f"weight_{kind}_l{layer}{suffix}"] for kind in ("ih", "hh"))
+            bias = sum(weights[f"bias_{kind}_l{layer}{suffix}"] for kind in ("ih", "hh")) if module.bias else 0.0
+            h = torch.zeros(batch, module.hidden_size).double() if data.h0 is None else data.h0[number].double()
+            states = [h] * steps
+            for t in reversed(range(steps)) if suffix else range(steps):
+                alive = t < torch.tensor(data.lengths)[:, None]
+                z = below[t] @ w_in.t() + bias + h @ w_rec.t()
+                h = torch.where(alive, z.relu(), h)
+                states[t] = h
+                sizes = z.abs()[alive.expand_as(z)]
+                smallest, largest = min(smallest, sizes.min().item()), max(largest, sizes.max().item())
+            above.append(torch.stack(states))
+            number += 1
+        below = torch.cat(above, dim=2)
+    return smallest / largest
+
+
+def results(module: torch.nn.RNN, data: Data, loss: str) -> list[Tensor]:
     """Output, h_n, and the gradients of a random loss on one or both of them."""
     torch.manual_seed(1)  # the same dropout and the same loss for both modules
-    output, h_n = module(arrange(x), h0)
+    output, h_n = module(*data.arguments())
     output = output.data if isinstance(output, PackedSequence) else output
-    total = x.new_zeros(())
+    total = data.x.new_zeros(())
     if loss in ("output", "both"):
         total = total + (output * torch.randn_like(output)).sum()
     if loss in ("h_n", "both"):
         total = total + (h_n * torch.randn_like(h_n)).sum()
-    leaves = [t for t in (x, h0, *module.parameters()) if t is not None and t.requires_grad]
+    leaves = [t for t in (data.x, data.h0, *module.parameters()) if t is not None and t.requires_grad]
     return [output, h_n, *torch.autograd.grad(total, leaves)]
 
 
@@ -91,20 +127,23 @@ settings_of_an_rnn = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(draw=settings_of_an_rnn)
 def test_random_settings(kernel: str, draw: dict[str, Any]) -> None:
-    draw["lengths"] = [min(n, draw["steps"]) for n in draw["lengths"]]
+    single = draw["dtype"] == torch.float32
+    if single or draw["num_layers"] == 1:
+        draw["dropout"] = 0.0
     torch.manual_seed(draw["seed"])
     theirs, ours = build(draw)
-    x, h0, arrange = inputs(draw)
-    both = [results(m.train(draw["training"]), x, h0, arrange, draw["loss"]) for m in (ours, theirs)]
+    data = make_data(draw)
+    assume(not single or distance_to_a_kink(theirs, data) > 1e-6)
+    both = [results(m.train(draw["training"]), data, draw["loss"]) for m in (ours, theirs)]
     assert_same(*both, TOLERANCE[draw["dtype"]])
 
 
 SIZES = {  # what the small random shapes do not reach: tiles of rows, deep products, many threads' shares
     "many rows": (3, 150, 5, 33),
-    "gathered rows": (40, 70, 2, 50),
+    "gathered rows": (9, 70, 2, 50),
     "hidden 256": (4, 9, 3, 256),
     "hidden over 256": (4, 9, 3, 300),
     "deep product": (3, 6, 20, 530),
@@ -117,31 +156,37 @@ def test_larger_sizes(kernel: str, size: str, kind: str, two_threads: None) -> N
     steps, batch, input_size, hidden = SIZES[size]
     draw = dict(input_size=input_size, hidden_size=hidden, num_layers=1, bias=True, batch_first=False)
     draw |= dict(bidirectional=True, dtype=torch.float32, kind=kind, steps=steps, batch=batch, needs_x=True)
-    draw |= dict(needs_h0=True, with_h0=True, lengths=[1 + i % steps for i in range(batch)])
-    torch.manual_seed(0)
-    theirs, ours = build(draw)
-    leaves = inputs(draw)
-    assert_same(results(ours, *leaves, "both"), results(theirs, *leaves, "both"), 1e-5)
+    draw |= dict(needs_h0=True, with_h0=True, lengths=list(range(1, steps + 1)))
+    for seed in range(50):
+        torch.manual_seed(seed)
+        theirs, ours = build(draw)
+        data = make_data(draw)
+        if distance_to_a_kink(theirs, data) > 1e-6:
+            break
+    assert_same(results(ours, data, "both"), results(theirs, data, "both"), 1e-5)
+
+
+def small(**changes: Any) -> dict[str, Any]:
+    draw = dict(input_size=2, hidden_size=5, num_layers=1, bias=True, batch_first=False, bidirectional=False)
+    draw |= dict(dtype=torch.float64, kind="padded", steps=4, batch=3, needs_x=True, needs_h0=False, with_h0=False)
+    return draw | {"lengths": [1]} | changes
 
 
 def test_long_sequences_keep_their_gradients(kernel: str) -> None:
-    draw = dict(input_size=2, hidden_size=30, num_layers=1, bias=True, batch_first=False, bidirectional=False)
-    draw |= dict(dtype=torch.float64, kind="padded", steps=400, batch=5, needs_x=True, needs_h0=False, with_h0=False)
     torch.manual_seed(0)
-    theirs, ours = build(draw | {"lengths": []})
+    theirs, ours = build(small(hidden_size=30, steps=400))
     for module in (theirs, ours):
         pathsgd.nn.init.identity_(module)
-    leaves = inputs(draw | {"lengths": []})
-    assert_same(results(ours, *leaves, "h_n"), results(theirs, *leaves, "h_n"), 1e-10)
+    data = make_data(small(hidden_size=30, steps=400))
+    assert_same(results(ours, data, "h_n"), results(theirs, data, "h_n"), 1e-10)
 
 
 def test_not_a_number_is_passed_on(kernel: str) -> None:
     """A diverged net must look diverged, not dead."""
-    draw = dict(input_size=2, hidden_size=5, num_layers=1, bias=True, batch_first=False, bidirectional=False)
-    theirs, ours = build(draw | {"dtype": torch.float32})
-    x = torch.randn(4, 3, 2)
-    x[1, 2, 0] = torch.nan
-    found = [results(module, x, None, lambda x: x, "both") for module in (ours, theirs)]
+    theirs, ours = build(small())
+    data = make_data(small(needs_x=False))
+    data.x[1, 2, 0] = torch.nan
+    found = [results(module, data, "both") for module in (ours, theirs)]
     assert found[0][0].isnan().any() and any(gradient.isnan().any() for gradient in found[0][2:])
     for a, b in zip(*found):
         assert torch.equal(a.isnan(), b.isnan())

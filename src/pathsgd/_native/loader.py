@@ -81,6 +81,14 @@ def _open(name: str) -> tuple[Any, str]:
     return library, ""
 
 
+def _lend_threads(library: Any) -> str:
+    """Let a kernel use torch's threads; returns "" or why it cannot."""
+    threads, problem = _open("threads")
+    if threads is not None:
+        library.pathsgd_set_thread_runner(ctypes.cast(threads.pathsgd_run_threads, ctypes.c_void_p))
+    return problem
+
+
 @functools.cache
 def load() -> Loaded:
     """The kernel for this process. PATHSGD_NATIVE=0|generic|avx2|avx512 overrides the choice."""
@@ -93,11 +101,8 @@ def load() -> Loaded:
     if name == "torch":
         return Loaded(Backend(name, True, reason), None)
     library = opened[name][0]
-    threads, problem = _open("threads")
-    if threads is None:
-        return Loaded(Backend(name, False, f"{reason}; {problem}"), library)
-    library.pathsgd_set_thread_runner(ctypes.cast(threads.pathsgd_run_threads, ctypes.c_void_p))
-    return Loaded(Backend(name, True, reason), library)
+    problem = _lend_threads(library)
+    return Loaded(Backend(name, not problem, f"{reason}; {problem}" if problem else reason), library)
 
 
 _forked = False

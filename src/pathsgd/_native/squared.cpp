@@ -123,7 +123,9 @@ class Squared {
     F scale = 1;
     for (long k = 1; k < call_.steps; k++) {
       scale *= static_cast<F>(call_.inverse_rho);
+      long shares = 1;
       on_threads(threads, [&](long thread, long arrived) {
+        if (thread == 0) shares = arrived;  // may be fewer than were asked for
         F* sums = partial[thread]->data();
         std::memset(static_cast<void*>(sums), 0, hidden_ * sizeof(F));
         for_pieces(hidden_ * thread / arrived, hidden_ * (thread + 1) / arrived, kMostRows, 1, [&](long i, int count) {
@@ -132,7 +134,7 @@ class Squared {
       });
       for (long j = 0; j < hidden_; j++) {
         F total = 0;
-        for (const auto& sums : partial) total += sums->data()[j];
+        for (long share = 0; share < shares; share++) total += partial[share]->data()[j];
         delta_.row(k)[j] = total * static_cast<F>(call_.inverse_rho) + (delta_.adds ? scale * call_.v[j] : 0);
       }
     }

@@ -1,0 +1,103 @@
+"""The squared network's sequences against the recurrence written down in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pathsgd._native import calls, loader, squared_sequences
+
+KINDS = [(torch.float32, torch.float32), (torch.float32, torch.float64), (torch.float64, torch.float64)]
+
+
+def recurrence(w: Tensor, u: Tensor, v: Tensor, steps: int, every_step: bool, inv_rho: float) -> tuple[Tensor, Tensor]:
+    a, h, delta = w.double().square(), [u.double()], [v.double()]
+    for _ in range(steps - 1):
+        h.append(a @ h[-1] + u)
+        delta.append(a.t() @ delta[-1] + (v if every_step else 0))
+    scale = torch.tensor(inv_rho, dtype=torch.float64) ** torch.arange(steps)
+    return torch.stack(h) * scale[:, None], torch.stack(delta[::-1]) * scale.flip(0)[:, None]
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    hidden=st.one_of(st.integers(1, 40), st.sampled_from([255, 256, 257, 300])),
+    steps=st.integers(1, 90),
+    every_step=st.booleans(),
+    rho=st.sampled_from([1.0, 1.4, 0.9]),
+    kind=st.sampled_from(KINDS),
+)
+def test_equals_the_recurrence(
+    kernel: loader.Loaded, hidden: int, steps: int, every_step: bool, rho: float, kind: tuple[torch.dtype, torch.dtype]
+) -> None:
+    torch.manual_seed(0)
+    w = torch.randn(hidden, hidden, dtype=kind[0]) / hidden**0.5
+    u, v = torch.rand(2, hidden, dtype=kind[1]) + 0.1
+    found = squared_sequences(w, u, v, steps, every_step, 1 / rho)
+    expected = recurrence(w, u, v, steps, every_step, 1 / rho)
+    if kernel.library is None:
+        assert found is None
+        return
+    assert found is not None
+    for a, b in zip(found, expected):
+        assert a.dtype == kind[1]
+        # Everything is positive: rounding errors grow with the number of steps only, entry by entry.
+        torch.testing.assert_close(
+            a.double(), b, rtol=(1e-6 if kind[1] == torch.float32 else 1e-14) * (steps + 20), atol=0
+        )
+
+
+@pytest.mark.parametrize("hidden", [30, 300])
+def test_two_threads(hidden: int, kernel: loader.Loaded) -> None:
+    w, u, v = torch.randn(hidden, hidden) / hidden**0.5, torch.rand(hidden), torch.rand(hidden)
+    before, found = torch.get_num_threads(), []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        found.append(squared_sequences(w, u, v, 20, True))
+    torch.set_num_threads(before)
+    if kernel.library is None:
+        assert found == [None, None]
+    else:
+        torch.testing.assert_close(*found)
+
+
+def test_scaling_keeps_long_sequences_finite(kernel: loader.Loaded) -> None:
+    """A He-initialised net overflows float32 within 150 steps; divided by its Perron root it stays finite."""
+    torch.manual_seed(0)
+    w = torch.randn(100, 100) * 0.2**0.5
+    root = torch.linalg.eigvals(w.double().square()).abs().max().item()
+    u, v = torch.rand(100), torch.rand(100)
+    plain, scaled = (squared_sequences(w, u, v, 784, False, 1 / rho) for rho in (1.0, root))
+    if kernel.library is None:
+        assert plain is None and scaled is None
+        return
+    assert plain is not None and scaled is not None
+    assert not plain[0].isfinite().all()
+    assert all(t.isfinite().all() and (t > 0).all() for t in scaled)
+
+
+def test_none_where_no_kernel_can_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, u = torch.rand(3, 3), torch.rand(3)
+    assert squared_sequences(w.bfloat16(), u, u, 4, True) is None
+    assert squared_sequences(w.double(), u, u, 4, True) is None
+    assert squared_sequences(w.to("meta"), u, u, 4, True) is None
+    monkeypatch.setattr(calls, "load", lambda: loader.Loaded(loader.Backend("torch", True, "test"), None))
+    assert squared_sequences(w, u, u, 4, True) is None
+
+
+@pytest.mark.parametrize(
+    ("w", "u", "v", "steps"),
+    [((3, 4), (3,), (3,), 2), ((3, 3), (4,), (3,), 2), ((3, 3), (3,), (3, 1), 2), ((3, 3), (3,), (3,), 0)],
+)
+def test_mistakes_are_named(
+    w: tuple[int, ...], u: tuple[int, ...], v: tuple[int, ...], steps: int, kernel: loader.Loaded
+) -> None:
+    arguments = (torch.rand(w), torch.rand(u), torch.rand(v), steps, True)
+    if kernel.library is None:
+        assert squared_sequences(*arguments) is None
+        return
+    with pytest.raises(ValueError, match=r"square|at least 1"):
+        squared_sequences(*arguments)

@@ -3,14 +3,13 @@
     S = sum_{n=0}^{T-2} (A^n)^T .* M_n        M_n = sum_s delta_{s+n+2} h_s^T        kappa2 = 4 A .* S
 
 Glossary: A >= 0 (H, H); before[t] = h_t, t = 0..T-1; delta[t] = delta_{t+1}; both (T, H), scaled so that opposite
-powers cancel. `adjoint=True` says delta_t = A^T delta_{t+1} for t < T (outputs at the last step only); then
+powers cancel. Exactly, S takes T products of H x H (`exact_sum`).
 
-    M_n = A^T M_{n+1} + delta_T h_{T-n-2}^T     one product instead of a sum over T outer products.
-
-Perron's short cut. Powers of a nonnegative matrix approach rank one: A^n ~ l^n v w^T with A v = l v, w A = l w, w v = 1.
-If |A^m - l^m v w^T| <= tol * l^m v w^T holds entrywise for one m it holds for every n >= m, because A >= 0 and A v = l v:
+Perron's short cut. Powers of a nonnegative matrix approach rank one: A^n ~ l^n v w^T, A v = l v, w A = l w, w v = 1. If
+|A^m - l^m v w^T| <= tol * l^m v w^T holds entrywise for one m it holds for every n >= m, because A >= 0 and A v = l v:
 the certificate is checked once and the tail from m on is a single product. Matrices without a spectral gap (the
-identity) never pass and take the exact route.
+identity) never pass and take the exact route. In the head, n < m, `adjoint=True` says that delta_t = A^T delta_{t+1} for
+t < T (outputs at the last step only), which gives M_n = A^T M_{n+1} + delta_T h_{T-n-2}^T.
 """
 
 from __future__ import annotations
@@ -43,47 +42,22 @@ def second_order_sum(A: Tensor, before: Tensor, delta: Tensor, *, adjoint: bool,
         powers = certified_powers(A, perron, min(_MOST_POWERS, steps // 2), tolerance)
         if powers is not None:
             return _head(powers, A, before, delta, adjoint=adjoint) + _tail(perron, len(powers), before, delta)
-    return exact_sum(A, before, delta, adjoint=adjoint)
+    return exact_sum(A, before, delta)
 
 
-def exact_sum(A: Tensor, before: Tensor, delta: Tensor, *, adjoint: bool) -> Tensor:
-    """S by its definition, M_n from the recurrence where that is cheaper than the sums over time."""
-    steps, hidden = before.shape
-    if adjoint and steps > 1.5 * hidden:
-        return _by_recurrence(A, before, delta)
-    total, power = torch.zeros_like(A), torch.eye(hidden, dtype=A.dtype, device=A.device)
-    for n in range(steps - 1):
-        total.addcmul_(power.t(), _lagged(before, delta, n))
-        if n + 2 < steps:
-            power = power @ A
+def exact_sum(A: Tensor, before: Tensor, delta: Tensor) -> Tensor:
+    """S in one sweep back through time:  S = sum_s X_{s+2} diag(h_s),  X_t = diag(delta_t) + X_{t+1} A^T."""
+    total, X, At = torch.zeros_like(A), torch.zeros_like(A), A.t().contiguous()
+    for s in range(before.shape[0] - 2, -1, -1):
+        X = X @ At
+        X.diagonal().add_(delta[s + 1])
+        total.addcmul_(X, before[s])
     return total
 
 
 def _lagged(before: Tensor, delta: Tensor, n: int) -> Tensor:
     """M_n: delta_{s+n+2} = delta[s+n+1] against h_s = before[s]."""
     return delta[n + 1 :].t() @ before[: before.shape[0] - n - 1]
-
-
-def _by_recurrence(A: Tensor, before: Tensor, delta: Tensor, chunk: int = 32) -> Tensor:
-    """All n in chunks: the powers of a chunk in one wide product, M_n backwards by its recurrence."""
-    steps, hidden = before.shape
-    count, At = steps - 1, A.t().contiguous()
-    powers = A.new_empty(min(chunk, count), hidden, hidden)  # (A^T)^n of the chunk under way
-    powers[0] = torch.eye(hidden, dtype=A.dtype, device=A.device)
-    for n in range(1, len(powers)):
-        torch.mm(powers[n - 1], At, out=powers[n])
-    stride = powers[-1] @ At
-    total = torch.zeros_like(A)
-    for start in range(0, count, chunk):
-        here = min(chunk, count - start)
-        if start:
-            powers = (powers.reshape(-1, hidden) @ stride).reshape(powers.shape)
-        lagged = _lagged(before, delta, start + here - 1)
-        for n in range(start + here - 1, start - 1, -1):
-            total.addcmul_(powers[n - start], lagged)
-            if n > start:
-                lagged = torch.addr(At @ lagged, delta[-1], before[steps - n - 1])
-    return total
 
 
 def dominant(A: Tensor, squarings: int = 7) -> Perron | None:

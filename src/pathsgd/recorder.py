@@ -7,33 +7,34 @@ parameter becomes a `Step` with its rule; an operation without a rule raises and
 
 from __future__ import annotations
 
+import inspect
 import sys
 import weakref
-from collections.abc import Callable
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, resolve_name
 
+from pathsgd import calls
 from pathsgd.errors import UnsupportedOperation
 from pathsgd.rules import REFUSED, RULES, Kind, Refusal, Rule
-from pathsgd.rules.base import Recording, Step, Value
+from pathsgd.rules.base import Recording, Step, Value, leaves, map_leaves, values_in
 
 
 class PathTensor(Tensor):
     """A tensor without data that stands for one `Value` while the user's forward runs."""
 
     value: Value
-    sharing: weakref.WeakSet[PathTensor]
-    """All living tensors that would share this one's memory, itself included."""
+    sharing: dict[int, weakref.ref[PathTensor]]
+    """All tensors that would share this one's memory, itself included, by id."""
 
     @staticmethod
     def __new__(cls, value: Value, device: torch.device) -> PathTensor:
         tensor = Tensor._make_wrapper_subclass(cls, value.shape, dtype=value.dtype, device=device)  # type: ignore[attr-defined]
         tensor.value = value
-        tensor.sharing = weakref.WeakSet([tensor])
+        tensor.sharing = {id(tensor): weakref.ref(tensor)}
         return tensor
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -46,99 +47,10 @@ class PathTensor(Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"PathTensor({self.value.kind.value}, shape={tuple(self.value.shape)})"
 
-    def __hash__(self) -> int:
-        return id(self)
 
-
-_PREFIXES = ("torch.nn.functional.", "torch.Tensor.", "torch._C._nn.", "torch._VF.", "torch.")
-
-# Questions about a tensor that need no value.
-_METADATA = frozenset(
-    [
-        "shape",
-        "size",
-        "dim",
-        "ndim",
-        "ndimension",
-        "numel",
-        "nelement",
-        "stride",
-        "storage_offset",
-        "is_contiguous",
-        "dtype",
-        "device",
-        "layout",
-        "itemsize",
-        "nbytes",
-        "element_size",
-        "is_floating_point",
-        "is_complex",
-        "is_signed",
-        "is_conj",
-        "is_neg",
-        "is_inference",
-        "is_nested",
-        "is_sparse",
-        "is_quantized",
-        "is_cuda",
-        "is_cpu",
-        "is_mps",
-        "is_meta",
-        "is_xpu",
-        "is_mkldnn",
-        "get_device",
-        "is_same_size",
-        "is_pinned",
-        "is_shared",
-        "is_leaf",
-        "requires_grad",
-        "retains_grad",
-        "grad",
-        "grad_fn",
-        "names",
-        "output_nr",
-        "_version",
-        "_is_view",
-        "_base",
-        "_backward_hooks",
-        "__hash__",
-        "__repr__",
-        "__len__",
-    ]
-)
-# Make new tensors after the fashion of another: constants.
-_LIKE = frozenset(
-    [
-        "zeros_like",
-        "ones_like",
-        "empty_like",
-        "full_like",
-        "rand_like",
-        "randn_like",
-        "new_zeros",
-        "new_ones",
-        "new_empty",
-        "new_full",
-        "new_tensor",
-    ]
-)
-_IN_PLACE = frozenset({"__iadd__", "__isub__", "__imul__", "__itruediv__", "__setitem__"})
-
-
-def canonical_name(function: Callable[..., Any]) -> str:
-    """`torch.Tensor.relu_`, `torch.relu` and `torch.nn.functional.relu` are all `relu`."""
-    name = resolve_name(function) or getattr(function, "__qualname__", repr(function))
-    prefix = next((p for p in _PREFIXES if name.startswith(p)), "")
-    name = name.removeprefix(prefix)
-    return name if name.endswith("__") else name.removesuffix("_")
-
-
-def _changes_its_operand(function: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> bool:
-    raw = getattr(function, "__name__", "")
-    if raw.endswith("_") and not raw.endswith("__"):
-        return name not in ("requires_grad", "detach")
-    flag = kwargs.get("inplace") is True or (name == "relu" and len(args) > 1 and args[1] is True)
-    return flag or name in _IN_PLACE
+def is_recording() -> bool:
+    """Whether a model is being recorded right now: what forward hooks see then is not data."""
+    return any(isinstance(mode, Recorder) for mode in _get_current_function_mode_stack())
 
 
 class Recorder(TorchFunctionMode):
@@ -149,12 +61,22 @@ class Recorder(TorchFunctionMode):
         self.recording = Recording()
         self._parameters = {id(p): name for name, p in model.named_parameters()}
         self._modules = {id(m): name for name, m in model.named_modules()}
+        self._buffers = {id(b) for b in model.buffers()}
         # Plain tensors that paths were written into (x[i] = y); holding them keeps their ids their own.
         self._written: dict[int, tuple[Tensor, Value]] = {}
+        # Integer inputs and what is made of them, and whether they are surely indices: a vector may hold lengths.
+        self._indices: dict[int, tuple[Tensor, bool]] = {}
 
-    def input(self, tensor: Tensor) -> PathTensor:
-        """A stand-in for a floating-point input of the model."""
-        value = Value(Kind.INPUT, tensor.shape, tensor.dtype)
+    def input(self, tensor: Tensor) -> Tensor:
+        """A stand-in for an input of the model; integers choose rows of embeddings and stay."""
+        if tensor.is_floating_point():
+            return self._stand_in(tensor, tensor.dtype)
+        if tensor.dtype is not torch.bool:
+            self._indices[id(tensor)] = (tensor, tensor.dim() != 1)
+        return tensor
+
+    def _stand_in(self, tensor: Tensor, dtype: torch.dtype) -> PathTensor:
+        value = Value(Kind.INPUT, tensor.shape, dtype)
         self.recording.inputs.append(value)
         return PathTensor(value, tensor.device)
 
@@ -174,17 +96,21 @@ class Recorder(TorchFunctionMode):
                 f"a Parameter of shape {tuple(a.shape)} is used in {self._where()} but not registered in the model; "
                 "assign it to a module attribute or use torch.nn.ParameterList"
             )
-        return a
+        # Buffers are read anew at every evaluation; other constants as they are now, whatever happens to them later.
+        return a if id(a) in self._buffers else a.clone()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not any(self._is_ours(a) for a in tree_leaves((args, kwargs))):
+        name = calls.canonical_name(func)
+        func = calls.UNINITIALISED.get(name, func)
+        if not any(self._is_ours(a) for a in leaves((args, kwargs))):
+            return self._without_path(func, name, args, kwargs)
+        if getattr(func, "__name__", "") == "requires_grad_":
+            return args[0]
+        if name.removesuffix(".__get__") in calls.METADATA or (name == "type" and len(args) == 1 and not kwargs):
             return func(*args, **kwargs)
-        name = canonical_name(func)
-        if name.removesuffix(".__get__") in _METADATA:
-            return func(*args, **kwargs)
-        if name in _LIKE:
-            return func(*tree_map(_without_paths, args), **kwargs)
+        if name in calls.LIKE or (name in calls.LIKE_SECOND and not self._is_ours(args[0])):
+            return func(*map_leaves(_without_data, args), **kwargs)
         if name == "__iter__":
             return iter(self.__torch_function__(Tensor.unbind, types, args))
         return self._record(func, name, tuple(args), kwargs)
@@ -194,33 +120,58 @@ class Recorder(TorchFunctionMode):
             return False
         return isinstance(a, (PathTensor, nn.Parameter)) or id(a) in self._parameters or id(a) in self._written
 
+    def _without_path(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """An operation that meets neither parameters nor floating-point inputs: torch's business, with exceptions."""
+        tensors = [a for a in leaves((args, kwargs)) if isinstance(a, Tensor)]
+        if self._written and any(self._shares_written_memory(a) for a in tensors):
+            self._refuse(name, "it uses a view of a tensor that paths were written into since; use the tensor itself")
+        indices = [self._indices[id(a)] for a in tensors if id(a) in self._indices]
+        if indices and name == "embedding":  # of a fixed table: another form of the input
+            return self._record(func, name, tuple(args), kwargs)
+        result = func(*args, **kwargs)
+        if indices and name == "one_hot":
+            return self._stand_in(result, torch.get_default_dtype())
+        strict = any(surely for _, surely in indices)
+        for r in leaves(result) if indices else []:
+            if isinstance(r, Tensor) and r.is_floating_point() and strict:
+                self._refuse(name, "it uses an integer input as numbers; pass floating-point numbers, or embed indices")
+            if isinstance(r, Tensor) and r.dtype is not torch.bool and not r.is_floating_point():
+                self._indices[id(r)] = (r, strict)
+        return result
+
+    def _shares_written_memory(self, a: Tensor) -> bool:
+        storage = a.untyped_storage().data_ptr()
+        return any(t.untyped_storage().data_ptr() == storage for t, _ in self._written.values())
+
+    def _refuse(self, operation: str, advice: str) -> NoReturn:
+        raise UnsupportedOperation(operation, self._where(), advice, self.recording)
+
     def _record(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         rule = RULES.get(name)
         if rule is None:
-            advice = REFUSED.get(
-                name, "rewrite it with supported operations (pathsgd.explain lists them), or add a rule"
-            )
-            raise UnsupportedOperation(resolve_name(func) or repr(func), self._where(), advice)
-        target = self._target(name, args, kwargs) if _changes_its_operand(func, name, args, kwargs) else None
+            unknown = "rewrite it with supported operations (docs/rules.md lists them), or add a rule"
+            self._refuse(resolve_name(func) or name, REFUSED.get(name, unknown))
         if kwargs.get("out") is not None:
-            raise UnsupportedOperation(name, self._where(), "out= writes where paths cannot follow; use the result")
-        values, named = tree_map(
-            self.value_of, (args, {k: v for k, v in kwargs.items() if k not in ("inplace", "out")})
-        )
+            self._refuse(name, "out= writes where paths cannot follow; use the result")
+        if rule.moves and any(self._indices.get(id(a), (a, False))[1] for a in leaves((args, kwargs))):
+            self._refuse(name, "an integer input chooses entries; look them up with torch.nn.functional.embedding")
+        target = self._target(name, args, kwargs) if calls.changes_its_operand(func, name, args, kwargs) else None
+        values, named = map_leaves(self.value_of, calls.uniform_arguments(args, kwargs))
         try:
             values = rule.rewrite(*values)
+            _bind(rule, values, named)
             rule.check(*values, **named)
-            rule.check_factors(*values, **named)
+            rule.check_products(*values, **named)
         except Refusal as refusal:
-            raise UnsupportedOperation(name, self._where(), str(refusal)) from None
+            self._refuse(name, str(refusal))
         results, single = _shapes(func, rule, values, named)
-        kind = rule.result_kind(o.kind for o in tree_leaves((values, named)) if isinstance(o, Value))
+        kind = rule.result_kind(v.kind for v in values_in((values, named)))
         outputs = tuple(Value(kind, r.shape, r.dtype) if r.is_floating_point() else None for r in results)
         self.recording.steps.append(Step(name, rule, values, named, outputs, single, self._where()))
         if target is not None:
             assert outputs[0] is not None
             return self._overwrite(target, outputs[0], name)
-        device = next(a.device for a in tree_leaves((args, kwargs)) if self._is_ours(a))
+        device = next(a.device for a in leaves((args, kwargs)) if isinstance(a, Tensor))
         tensors = tuple(r if v is None else PathTensor(v, device) for v, r in zip(outputs, results))
         if rule.aliases:
             _share_memory(args, tensors)
@@ -232,17 +183,19 @@ class Recorder(TorchFunctionMode):
         if isinstance(target, PathTensor):
             if target.value in self.recording.inputs:
                 reason = "it changes the model's input in place; use the out-of-place form"
-            elif len(target.sharing) > 1:
+            elif sum(tensor() is not None for tensor in target.sharing.values()) > 1:
                 reason = "it changes a tensor in place while a view of it is in use; use the out-of-place form"
             else:
                 return target
         elif id(target) in self._parameters:
             reason = "parameters must not be changed in the forward pass"
+        elif id(target) in self._buffers:
+            reason = "it writes paths into a buffer, which would outlive the forward pass; use a tensor of its own"
         elif name != "__setitem__" or target._is_view():
             reason = "it writes paths into a plain tensor; collect results with torch.stack or with x[i] = y"
         else:
             return target
-        raise UnsupportedOperation(f"{name} (in place)", self._where(), reason)
+        self._refuse(f"{name} (in place)", reason)
 
     def _overwrite(self, target: Tensor, value: Value, name: str) -> Tensor | None:
         if isinstance(target, PathTensor):
@@ -253,17 +206,33 @@ class Recorder(TorchFunctionMode):
 
     def _where(self) -> str:
         """The innermost module whose forward is running, found on the call stack: no hooks, nothing to undo."""
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
-            name = self._modules.get(id(frame.f_locals.get("self")))
-            if name is not None:
-                return f"module '{name}'" if name else "the model itself"
-            frame = frame.f_back  # type: ignore[assignment]
+            if "self" in frame.f_code.co_varnames[:1]:
+                name = self._modules.get(id(frame.f_locals.get("self")))
+                if name is not None:
+                    return f"module '{name}'" if name else "the model itself"
+            frame = frame.f_back
         return "the model itself"
 
 
-def _without_paths(a: Any) -> Any:
-    return torch.empty(a.shape, dtype=a.dtype, device=a.device) if isinstance(a, PathTensor) else a
+def _without_data(a: Any) -> Any:
+    return torch.zeros(a.shape, dtype=a.dtype, device=a.device) if isinstance(a, PathTensor) else a
+
+
+_SIGNATURES: dict[Rule, inspect.Signature] = {}
+
+
+def _bind(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse a call that the rule's `squared` could not take, here where the operation can still be named."""
+    if rule not in _SIGNATURES:
+        _SIGNATURES[rule] = inspect.signature(rule.squared)
+    try:
+        _SIGNATURES[rule].bind(None, *args, **kwargs)
+    except TypeError as error:
+        raise Refusal(
+            f"its rule does not know this form of call ({error}); pass the usual arguments by position"
+        ) from None
 
 
 def _shapes(func: Any, rule: Rule, args: Any, kwargs: Any) -> tuple[list[Tensor], bool]:
@@ -275,12 +244,12 @@ def _shapes(func: Any, rule: Rule, args: Any, kwargs: Any) -> tuple[list[Tensor]
         return a.to("meta") if isinstance(a, Tensor) and a.is_floating_point() else a
 
     with torch._C.DisableTorchFunction():
-        result = rule.shape(func, *tree_map(empty, (args, kwargs)))
+        result = rule.shape(func, *map_leaves(empty, (args, kwargs)))
     return ([result], True) if isinstance(result, Tensor) else (list(result), False)
 
 
 def _share_memory(args: Any, tensors: tuple[Any, ...]) -> None:
-    for source in (a for a in tree_leaves(args) if isinstance(a, PathTensor)):
+    for source in (a for a in leaves(args) if isinstance(a, PathTensor)):
         for tensor in (t for t in tensors if isinstance(t, PathTensor)):
-            source.sharing.add(tensor)
+            source.sharing[id(tensor)] = weakref.ref(tensor)
             tensor.sharing = source.sharing

@@ -43,7 +43,7 @@ class Scaled:
         return self.log_scale.expand(self.shape)
 
     def times(self, factor: float | Tensor) -> Scaled:
-        """Multiply by a nonnegative constant."""
+        """Multiply by a nonnegative constant, broadcastable to the mantissa."""
         return Scaled(self.mantissa * factor, self.log_scale).normalized()
 
     def normalized(self) -> Scaled:
@@ -57,10 +57,11 @@ class Scaled:
 
     def merged(self, dims: Sequence[int]) -> Scaled:
         """The same value with one scale along `dims`, as a sum over those dimensions needs it."""
-        if self.uniform:
+        if self.uniform or not dims:
             return self
         dims = [d % self.mantissa.dim() for d in dims]
-        scale = torch.where(self.mantissa.detach() > 0, self.elementwise_scale(), -torch.inf).amax(dims, keepdim=True)
+        # A zero says nothing of the scale.
+        scale = torch.where(self.mantissa.detach() > 0, self.log_scale, -torch.inf).amax(dims, keepdim=True)
         scale = torch.where(scale.isfinite(), scale, 0.0)
         return self.rescaled_to(scale)
 
@@ -71,8 +72,8 @@ class Scaled:
     def with_one_scale(self) -> Scaled:
         if self.uniform:
             return self
-        if self.mantissa.dim() == 0 or self.mantissa.numel() == 0:
-            return Scaled(self.mantissa, self.log_scale.reshape(-1)[:1].sum())
+        if self.mantissa.numel() == 0:
+            return Scaled(self.mantissa, self.mantissa.new_zeros(()))
         one = self.merged(range(self.mantissa.dim()))
         return Scaled(one.mantissa, one.log_scale.reshape(()))
 
@@ -80,51 +81,58 @@ class Scaled:
         one = self.with_one_scale()
         return Scaled(one.mantissa.sum(), one.log_scale)
 
-
-def exact(mantissa: Tensor) -> Scaled:
-    """A tensor as it is, with log-scale zero (moved into the mantissa's range where it must be)."""
-    return Scaled(mantissa, mantissa.new_zeros(())).normalized()
+    def log(self) -> Tensor:
+        """log of the value; -inf where it is zero."""
+        return self.mantissa.detach().log() + self.log_scale
 
 
 def power_of(values: Tensor, order: float) -> Scaled:
     """|values|^order in float64; very large or small values go through the scale instead of overflowing."""
     magnitude = values.to(torch.float64).abs()
     top = magnitude.amax() if magnitude.numel() else magnitude.new_zeros(())
-    if top == 0 or _SMALL**0.5 < top < _LARGE**0.5:
+    if top == 0 or _SMALL < top**order < _LARGE:
         return Scaled(magnitude.square() if order == 2 else magnitude.pow(order), magnitude.new_zeros(()))
     return Scaled((magnitude / top).pow(order), order * top.log())
+
+
+def to_float(mantissa: Tensor, log_scale: Tensor, order: float = 1.0) -> Tensor:
+    """(mantissa * exp(log_scale))^(1/order), overflowing or vanishing only where the result does."""
+    if order == 1 and not bool(log_scale.any()):
+        return mantissa
+    return torch.where(mantissa > 0, ((mantissa.log() + log_scale) / order).exp(), torch.zeros_like(mantissa))
 
 
 def add(a: Scaled, b: Scaled) -> Scaled:
     if a.uniform and b.uniform and a.log_scale == b.log_scale:
         return Scaled(a.mantissa + b.mantissa, a.log_scale).normalized()
     # A zero term must not dictate the scale.
-    scales = [torch.where(x.mantissa.detach() > 0, x.log_scale, -torch.inf) for x in _broadcast(a, b)]
-    scale = torch.maximum(scales[0], scales[1])
+    shape = torch.broadcast_shapes(a.shape, b.shape)
+    left, right = (torch.where(x.mantissa.detach() > 0, x.log_scale, -torch.inf).expand(shape) for x in (a, b))
+    scale = torch.maximum(left, right)
     scale = torch.where(scale.isfinite(), scale, 0.0)
     if scale.numel() and scale.max() - scale.min() < _MERGE:
         scale = scale.max()
     return Scaled(a.rescaled_to(scale).mantissa + b.rescaled_to(scale).mantissa, scale).normalized()
 
 
-def _broadcast(a: Scaled, b: Scaled) -> tuple[Scaled, Scaled]:
-    ma, mb = torch.broadcast_tensors(a.mantissa, b.mantissa)
-    return Scaled(ma, a.log_scale), Scaled(mb, b.log_scale)
+def multiply(a: Scaled, b: Scaled) -> Scaled:
+    """a * b elementwise: scales add."""
+    mantissa = a.mantissa * b.mantissa
+    return Scaled(mantissa, _aligned(a.log_scale, mantissa.dim()) + _aligned(b.log_scale, mantissa.dim())).normalized()
 
 
-def multiply(product: Callable[[Tensor, Tensor], Tensor], a: Scaled, b: Scaled) -> Scaled:
-    """product(a, b) for an elementwise product: scales add."""
-    return Scaled(product(a.mantissa, b.mantissa), a.log_scale + b.log_scale).normalized()
+def _aligned(scale: Tensor, dim: int) -> Tensor:
+    """As many dimensions as the result has, missing ones in front as broadcasting takes them."""
+    return scale if scale.dim() == 0 else scale.reshape([1] * (dim - scale.dim()) + list(scale.shape))
 
 
 def move(operation: Callable[..., Tensor], *parts: Scaled) -> Scaled:
     """An operation that only moves entries (reshape, cat, index, ...), done alike to mantissas and scales."""
-    scales = [p.log_scale for p in parts]
     if all(p.uniform for p in parts):
-        stacked = torch.stack(scales)
-        if stacked.max() - stacked.min() < _MERGE:
-            top = stacked.max()
-            return Scaled(
-                operation(*(p.rescaled_to(top).mantissa if p.log_scale != top else p.mantissa for p in parts)), top
-            )
+        scales = torch.stack([p.log_scale for p in parts])
+        top = scales.max()
+        if top == scales.min():
+            return Scaled(operation(*(p.mantissa for p in parts)), top)
+        if top - scales.min() < _MERGE:
+            return Scaled(operation(*(p.rescaled_to(top).mantissa for p in parts)), top)
     return Scaled(operation(*(p.mantissa for p in parts)), operation(*(p.elementwise_scale() for p in parts)))

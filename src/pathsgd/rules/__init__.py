@@ -1,8 +1,19 @@
 """How each torch operation carries paths: one rule each, one table."""
 
-from pathsgd.rules import linear, normalization, pointwise, pooling, recurrent, refused, shape
+from pathsgd.rules import (
+    convolution,
+    linear,
+    lookup,
+    normalization,
+    pointwise,
+    pooling,
+    recurrent,
+    refused,
+    shape,
+)  # fmt: skip
 from pathsgd.rules.base import REFUSED, RULES, Kind, Refusal, Rule
 
 __all__ = ["REFUSED", "RULES", "Kind", "Refusal", "Rule"]
 
-_MODULES = (linear, normalization, pointwise, pooling, recurrent, refused, shape)  # imported for what they register
+# Imported for what they register.
+_MODULES = (convolution, linear, lookup, normalization, pointwise, pooling, recurrent, refused, shape)

@@ -4,7 +4,8 @@ A rule says two things of a torch operation:
 
 - `squared`: how sums over paths flow through it. Operands that carry paths arrive as `Scaled`, everything else as
   the user wrote it; the result is `Scaled` (or a tuple). Constants count with |c|^order, order = 2 for gamma^2.
-- `nodes`: how the node spaces of its operands and results relate, as `Nodes`, integer tensors of node numbers (see nodes.py).
+- `nodes`: how the node spaces of its operands and results relate, as `Nodes`, integer tensors of node numbers (see
+  node_graph.py).
 
 Operations are named as torch names them, without prefix and without the underscore of the in-place form: `torch.relu`,
 `torch.Tensor.relu_` and `torch.nn.functional.relu` are all `relu`. A new operation is one rule here and one row in
@@ -16,12 +17,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
+from pathsgd.recurrence import States
 from pathsgd.scaled import Scaled
 
 
@@ -45,6 +47,10 @@ class Value:
     dtype: torch.dtype
 
 
+Product = list[list[Value]]
+"""Factors of one product, each with the operands it is the sum of. At most one factor may be values of units."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One recorded operation; its arguments hold `Value`s where tensors carry paths, else the user's own objects."""
@@ -58,7 +64,10 @@ class Step:
     where: str
 
     def operands(self) -> list[Value]:
-        return _values((self.args, self.kwargs))
+        return values_in((self.args, self.kwargs))
+
+    def products(self) -> list[Product]:
+        return self.rule.products(*self.args, **self.kwargs)
 
 
 @dataclass
@@ -70,14 +79,32 @@ class Recording:
     steps: list[Step] = field(default_factory=list)
     output: Value | None = None
 
-    @property
+    @cached_property
     def examples(self) -> int:
         """How many examples the output sums over: 1, or the rows of a packed batch."""
         return max((s.rule.packed_rows(*s.args, **s.kwargs) for s in self.steps), default=1)
 
 
-def _values(tree: Any) -> list[Value]:
-    return [a for a in tree_leaves(tree) if isinstance(a, Value)]
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """function of every leaf of an operation's arguments, which are plain tuples, lists and dicts of leaves."""
+    if type(tree) is tuple:
+        return tuple([map_leaves(function, branch) for branch in tree])
+    if type(tree) is list:
+        return [map_leaves(function, branch) for branch in tree]
+    if type(tree) is dict:
+        return {key: map_leaves(function, branch) for key, branch in tree.items()}
+    return function(tree)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The leaves that `map_leaves` would meet."""
+    found: list[Any] = []
+    map_leaves(found.append, tree)
+    return found
+
+
+def values_in(tree: Any) -> list[Value]:
+    return [a for a in leaves(tree) if isinstance(a, Value)]
 
 
 class Refusal(Exception):
@@ -93,7 +120,7 @@ class Squared(Protocol):
     def constant(self, value: Any) -> Scaled:
         """|value|^order of a number or tensor that carries no paths."""
 
-    def recurrence(self, weight: Any, A: Scaled, states: Scaled, start: Scaled | None, sigma: float) -> None:
+    def recurrence(self, weight: Any, states: States) -> None:
         """Tell of a recurrent matrix and its states: kappa2 is computed from them in closed form."""
 
 
@@ -101,18 +128,25 @@ class Squared(Protocol):
 class Nodes:
     """Which node each entry of a tensor belongs to; for a weight, which parameter entry it is.
 
-    ids: int64, of the tensor's shape. Node 0 is fixed (inputs, outputs, constants); -1 belongs to no node (a zero).
+    ids: int64, of the tensor's shape. NOTHING (-1) marks a zero. Values of units: node 0 is fixed (inputs, outputs,
+    constants). Weights: CONSTANT (-2) marks an entry that no rescaling can change.
     """
 
     ids: Tensor
     weight: bool = False
 
 
+FIXED, NOTHING, CONSTANT = 0, -1, -2
+
+
 class NodeGraph(Protocol):
-    """What `nodes` methods may ask of the analysis that calls them (nodes.py)."""
+    """What `nodes` methods may ask of the analysis that calls them (node_graph.py)."""
 
     def activation(self, operand: Any) -> Tensor:
         """Node ids of an operand as values of units; a parameter becomes a bias, a constant a fixed node."""
+
+    def alike(self, *operands: Any) -> tuple[list[Tensor], bool]:
+        """Ids of operands to be mixed, and whether the mixture is a weight: if none of them is values of units."""
 
     def fresh(self, *shape: int) -> Tensor:
         """New nodes."""
@@ -120,8 +154,8 @@ class NodeGraph(Protocol):
     def tie(self, a: Tensor, b: Tensor) -> None:
         """These are the same nodes, entry by entry."""
 
-    def per_entry(self, ids: Tensor, dim: int) -> Tensor:
-        """One node per entry of `dim`, after tying all others along it: what a weight shared over positions asks."""
+    def merge(self, ids: Tensor, dims: Iterable[int]) -> Tensor:
+        """Tie all entries along these dimensions, as a sum or a weight shared over positions asks; size 1 remains."""
 
     def edges(self, weight: Any, out: Tensor | int, into: Tensor | int) -> None:
         """The weight's entries are edges from `into` to `out` (broadcast to the weight's shape)."""
@@ -138,8 +172,10 @@ class Rule:
     """One operation's behaviour; subclasses override what differs."""
 
     summary: str = ""
+    moves: bool = False
+    """Entries go from operand to result as they are: a weight moved is still that weight."""
     multiplies: bool = False
-    """Its factors are multiplied with one another: at most one may be values of units."""
+    """Its operands are multiplied with one another, unless `products` says otherwise."""
     aliases: bool = False
     """The result may share memory with the operand (as views do), so in-place changes would reach both."""
 
@@ -149,19 +185,23 @@ class Rule:
     def check(self, *args: Any, **kwargs: Any) -> None:
         """Raise Refusal for options this rule does not cover. Called while recording, with `Value`s in place."""
 
-    def factors(self, *args: Any, **kwargs: Any) -> list[list[Value]]:
-        """Operands in groups; within a group they are added, across groups multiplied."""
-        return [[value] for value in _values((args, kwargs))]
+    def products(self, *args: Any, **kwargs: Any) -> list[Product]:
+        """The operation's products: which operands are multiplied with which, several terms of one factor together."""
+        return [[[value] for value in values_in((args, kwargs))]] if self.multiplies else []
 
-    def check_factors(self, *args: Any, **kwargs: Any) -> None:
-        groups = self.factors(*args, **kwargs) if self.multiplies else []
-        if sum(any(v.kind is not Kind.WEIGHT for v in group) for group in groups) > 1:
-            raise Refusal(
-                "it multiplies two activations, which is not a path; one side must be parameters or constants"
-            )
+    def check_products(self, *args: Any, **kwargs: Any) -> None:
+        for product in self.products(*args, **kwargs):
+            if sum(any(v.kind is not Kind.WEIGHT for v in factor) for factor in product) > 1:
+                raise Refusal(
+                    "it multiplies two activations, which is not a path; one side must be parameters or constants"
+                )
+
+    def recurrent(self, *args: Any, **kwargs: Any) -> list[Value]:
+        """Weights that one call applies to its own results, step after step."""
+        return []
 
     def repeats(self, *args: Any, **kwargs: Any) -> int:
-        """How often one call applies its weights along a path: the steps of a recurrent layer."""
+        """How often one call applies its weights: the steps of a recurrent layer."""
         return 1
 
     def packed_rows(self, *args: Any, **kwargs: Any) -> int:
@@ -173,7 +213,6 @@ class Rule:
         return args
 
     def result_kind(self, kinds: Iterable[Kind]) -> Kind:
-        kinds = list(kinds)
         return Kind.WEIGHT if all(k is Kind.WEIGHT for k in kinds) else Kind.ACTIVATION
 
     def shape(self, operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -215,8 +254,18 @@ def as_scaled(net: Squared, value: Any) -> Scaled:
     return value if isinstance(value, Scaled) else net.constant(value)
 
 
-def contraction(net: Squared, product: Callable[..., Tensor], x: Any, w: Any, dim: int | None = None) -> Scaled:
-    """product(x, w), a sum over `dim` of x that keeps its other dimensions; None: a sum over anything."""
+def contraction(net: Squared, product: Callable[..., Tensor], x: Any, w: Any, *, last: bool = False) -> Scaled:
+    """product(x, w), a sum over anything; with `last`, over x's last dimension, and scales of the others are kept."""
     x, w = as_scaled(net, x), as_scaled(net, w).with_one_scale()
-    x = x.with_one_scale() if dim is None else x.merged([dim])
-    return Scaled(product(x.mantissa, w.mantissa), x.log_scale + w.log_scale).normalized()
+    if not last:
+        x = x.with_one_scale()
+        return Scaled(product(x.mantissa, w.mantissa), x.log_scale + w.log_scale).normalized()
+    x = x.merged([-1])
+    y = product(x.mantissa, w.mantissa)
+    scale = x.log_scale if x.uniform or y.dim() == x.mantissa.dim() else x.log_scale.squeeze(-1)
+    return Scaled(y, scale + w.log_scale).normalized()
+
+
+def shape_of(operand: Any) -> torch.Size:
+    """The shape of an operand, also in the node analysis."""
+    return operand.ids.shape if isinstance(operand, Nodes) else operand.shape

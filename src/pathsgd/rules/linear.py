@@ -1,10 +1,13 @@
-"""Products with weights: linear maps, matrix products, convolutions, embeddings.
+"""Products with weights: linear maps, matrix products, Einstein sums.
 
-Index glossary: o output unit or channel, i input unit or channel; a weight's entry is the edge i -> o.
+Index glossary: o output unit, i input unit; a weight's entry is the edge i -> o. In the node analysis every product
+is an Einstein sum, so that one function says which indices are units and which are positions a weight is shared over.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from string import ascii_letters
 from typing import Any
 
 import torch
@@ -12,182 +15,180 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathsgd import scaled
-from pathsgd.rules.base import NodeGraph, Nodes, Refusal, Rule, Squared, Value, as_scaled, contraction, operation
+from pathsgd.rules.base import (
+    NOTHING,
+    NodeGraph,
+    Nodes,
+    Product,
+    Refusal,
+    Rule,
+    Squared,
+    as_scaled,
+    contraction,
+    operation,
+    shape_of,
+    values_in,
+)  # fmt: skip
 from pathsgd.rules.pointwise import add_nodes
 from pathsgd.scaled import Scaled
 
 
-class Product(Rule):
+def product_nodes(graph: NodeGraph, a: Any, a_letters: str, b: Any, b_letters: str, out_letters: str) -> Nodes:
+    """out = einsum(a, b), one side weights or constants, the other values of units.
+
+    A letter of the weight is one of its units; a letter the weight lacks is a position it is shared over, so the
+    values must have one scale along it.
+    """
+    values = [isinstance(x, Nodes) and not x.weight for x in (a, b)]
+    repeats = any(len(set(letters)) < len(letters) for letters in (a_letters, b_letters, out_letters))
+    if any(isinstance(x, Tensor) and not bool(x.any()) for x in (a, b)):  # a state of zeros carries nothing
+        return Nodes(torch.tensor(NOTHING).expand(graph.result_shape), weight=not any(values))
+    if not any(values) or repeats:
+        return graph.pinned(a, b)
+    weight, w, x, v = (b, b_letters, a, a_letters) if values[0] else (a, a_letters, b, b_letters)
+    ids = graph.activation(x)
+    sizes = dict(zip(v, ids.shape)) | dict(zip(w, shape_of(weight)))
+    if not isinstance(weight, Nodes):  # fixed weights: a sum over what they contract
+        merged = graph.merge(ids, [k for k, letter in enumerate(v) if letter in w and letter not in out_letters])
+        return Nodes(_arranged(merged, v, out_letters).expand(graph.result_shape))
+    into = graph.merge(ids, [k for k, letter in enumerate(v) if letter not in w])
+    units = "".join(letter for letter in w if letter in out_letters)
+    out = graph.fresh(*(sizes[letter] for letter in units))
+    graph.edges(weight, _arranged(out, units, w), _arranged(into, v, w))
+    return Nodes(_arranged(out, units, out_letters).expand(graph.result_shape))
+
+
+def _arranged(ids: Tensor, letters: str, wanted: str) -> Tensor:
+    """The dimensions of `ids` in the order of `wanted`; size 1 for letters it lacks. Dropped ones have size 1."""
+    dropped = [k for k, letter in enumerate(letters) if letter not in wanted]
+    kept = [letter for letter in letters if letter in wanted]
+    ids = ids.squeeze(dropped) if dropped else ids
+    ids = ids.permute([kept.index(letter) for letter in wanted if letter in kept])
+    for k, letter in enumerate(wanted):
+        if letter not in kept:
+            ids = ids.unsqueeze(k)
+    return ids
+
+
+class ProductRule(Rule):
     multiplies = True
 
 
 @operation("linear")
-class Linear(Product):
+class Linear(ProductRule):
     """y_o = sum_i W[o, i] x_i + b_o."""
 
     summary = "a linear map: squared weights, squared bias"
 
+    def products(self, x: Any, weight: Any, bias: Any = None) -> list[Product]:
+        return [[[v] for v in values_in((x, weight))]]
+
+    def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        x, weight = args[0], args[1] if len(args) > 1 else kwargs["weight"]
+        if x.shape[-1:] != weight.shape[-1:] or x.dtype != weight.dtype:  # let torch say what is wrong
+            return operation(*args, **kwargs)
+        return x.new_empty((*x.shape[:-1], *weight.shape[:-1]))
+
     def squared(self, net: Squared, x: Any, weight: Any, bias: Any = None) -> Scaled:
-        y = contraction(net, F.linear, x, weight, dim=-1)
+        y = contraction(net, F.linear, x, weight, last=True)
         return y if bias is None else scaled.add(y, as_scaled(net, bias))
 
     def nodes(self, graph: NodeGraph, x: Any, weight: Any, bias: Any = None) -> Nodes:
-        ids = graph.activation(x)
-        shape = weight.ids.shape if isinstance(weight, Nodes) else weight.shape
-        out = graph.fresh(shape[0]) if len(shape) == 2 else graph.fresh()
-        graph.edges(weight, out[..., None], graph.per_entry(ids, -1))
-        if bias is not None:
-            graph.edges(bias, out, 0)
-        return Nodes(out.expand(*ids.shape[:-1], *shape[:-1]))
+        dim = len(shape_of(x))
+        letters = ascii_letters[: dim - 1]
+        w = "YZ" if len(shape_of(weight)) == 2 else "Z"
+        y = product_nodes(graph, x, letters + "Z", weight, w, letters + w[:-1])
+        return y if bias is None else add_nodes(graph, y, bias)
 
 
-@operation("matmul", "__matmul__", "__rmatmul__", "mm", "mv", "bmm", "dot", "inner")
-class MatrixProduct(Product):
+def _matmul_letters(a: Sequence[int], b: Sequence[int]) -> tuple[str, str, str]:
+    """a (batch, Y, Z) @ b (batch, Z, X), batch dimensions aligned on the right; vectors lack Y or X."""
+    batch = ascii_letters[: max(len(a), len(b), 2) - 2]
+    left = (batch[len(batch) - len(a) + 2 :] + "Y" if len(a) > 1 else "") + "Z"
+    right = (batch[len(batch) - len(b) + 2 :] if len(b) > 1 else "") + "Z" + ("X" if len(b) > 1 else "")
+    return left, right, batch + ("Y" if len(a) > 1 else "") + ("X" if len(b) > 1 else "")
+
+
+def matmul_nodes(graph: NodeGraph, a: Any, b: Any) -> Nodes:
+    shapes = shape_of(a), shape_of(b)
+    letters = _matmul_letters(*shapes)
+    sizes: dict[str, int] = {}
+    for letter, size in [*zip(letters[0], shapes[0]), *zip(letters[1], shapes[1])]:
+        if sizes.setdefault(letter, size) != size:  # a batch dimension of size 1 that is broadcast
+            return graph.pinned(a, b)
+    return product_nodes(graph, a, letters[0], b, letters[1], letters[2])
+
+
+@operation("matmul", "__rmatmul__", "mm", "mv", "bmm", "dot", "inner")
+class MatrixProduct(ProductRule):
     """Matrix products in which one side is made of parameters or constants."""
 
     summary = "a matrix product with squared weights"
 
+    def rewrite(self, *args: Any) -> tuple[Any, ...]:
+        return args[::-1] if self.name == "__rmatmul__" else args
+
+    def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        return super().shape(torch.matmul if self.name == "__rmatmul__" else operation, args, kwargs)
+
     def squared(self, net: Squared, a: Any, b: Any) -> Scaled:
-        op = torch.inner if self.name == "inner" else torch.matmul
-        if self.name == "__rmatmul__":
-            a, b = b, a
         a, b = as_scaled(net, a), as_scaled(net, b)
-        if self.name != "inner" and a.mantissa.dim() >= 2 and b.mantissa.dim() == 2 and b.uniform:
-            return contraction(net, op, a, b, dim=-1)
-        return contraction(net, op, a, b)
+        if self.name == "inner":
+            return contraction(net, torch.inner, a, b)
+        return contraction(net, torch.matmul, a, b, last=b.mantissa.dim() <= 2)
 
     def nodes(self, graph: NodeGraph, a: Any, b: Any) -> Nodes:
-        if self.name == "__rmatmul__":
-            a, b = b, a
-        return matmul_nodes(graph, a, b) if self.name != "inner" else graph.pinned(a, b)
+        if self.name != "inner":
+            return matmul_nodes(graph, a, b)
+        left, right = len(shape_of(a)), len(shape_of(b))
+        if min(left, right) == 0:
+            return graph.pinned(a, b)
+        first, second = ascii_letters[: left - 1], ascii_letters[left : left + right - 1]
+        return product_nodes(graph, a, first + "Z", b, second + "Z", first + second)
 
 
-def matmul_nodes(graph: NodeGraph, a: Any, b: Any) -> Nodes:
-    """a @ b with the weight on either side; a constant without paths on the other side counts as values of units."""
-    a_weight, b_weight = (isinstance(x, Nodes) and x.weight for x in (a, b))
-    if a_weight == b_weight:
-        return graph.pinned(a, b)
-    weight, values = (a, graph.activation(b)) if a_weight else (b, graph.activation(a))
-    if weight.ids.dim() != 2 or values.dim() < 1 or (a_weight and values.dim() > 2):
-        return graph.pinned(a, b)
-    if b_weight:
-        out = graph.fresh(weight.ids.shape[1])
-        graph.edges(weight, out, graph.per_entry(values, -1)[:, None])
-        return Nodes(out.expand(graph.result_shape))
-    out = graph.fresh(weight.ids.shape[0])
-    graph.edges(weight, out[:, None], graph.per_entry(values, 0))
-    return Nodes(out if values.dim() == 1 else out[:, None].expand(graph.result_shape))
-
-
-@operation("addmm", "addmv", "baddbmm", "addbmm")
-class AddedProduct(Product):
+@operation("addmm", "addmv", "baddbmm")
+class AddedProduct(ProductRule):
     """beta * c + alpha * (a @ b)."""
 
     summary = "a matrix product with squared weights, plus a term"
 
-    def check(self, c: Any, a: Any, b: Any, **kwargs: Any) -> None:
-        if self.name == "addbmm":
-            raise Refusal("addbmm sums over its batch; write it as matmul and sum")
-
-    def factors(self, c: Any, a: Any, b: Any, **kwargs: Any) -> list[list[Value]]:
-        return [[x] for x in (a, b) if isinstance(x, Value)]
+    def products(self, c: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> list[Product]:
+        return [[[v] for v in values_in((a, b))]]
 
     def squared(self, net: Squared, c: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Scaled:
-        product = contraction(net, torch.matmul, a, b).times(abs(alpha) ** net.order)
+        product = contraction(net, torch.matmul, a, b, last=self.name == "addmm").times(abs(alpha) ** net.order)
         return scaled.add(as_scaled(net, c).times(abs(beta) ** net.order), product)
 
-    def nodes(self, graph: NodeGraph, c: Any, a: Any, b: Any, **kwargs: Any) -> Nodes:
+    def nodes(self, graph: NodeGraph, c: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Nodes:
         return add_nodes(graph, c, matmul_nodes(graph, a, b))
 
 
-@operation("embedding")
-class Embedding(Product):
-    """Rows chosen by integer inputs. The all-ones input over a vocabulary is the sum of all squared rows.
+@operation("einsum")
+class EinsteinSum(ProductRule):
+    """A sum of products over indices, at most one factor of which is values of units."""
 
-    Node 0 (fixed) is the one-hot input; a row's entry is an edge from its word.
-    """
+    summary = "an Einstein sum with squared weights, at most one factor values of units"
 
-    summary = "a lookup: the sum of all squared rows (all-ones over the vocabulary)"
+    def rewrite(self, *args: Any) -> tuple[Any, ...]:
+        operands = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
+        return args[0], *operands
 
-    def check(self, index: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, *args: Any, **kwargs: Any) -> None:
-        if isinstance(index, Value):
-            raise Refusal("indices cannot depend on activations")
-        if max_norm is not None:
-            raise Refusal("max_norm changes the weights in the forward pass; renormalise them outside the model")
+    def check(self, equation: Any, *operands: Any) -> None:
+        if not isinstance(equation, str):
+            raise Refusal("the form with index lists is not covered; write the equation as a string")
 
-    def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
-        bound = {**dict(zip(("input", "weight"), args)), **kwargs}
-        return bound["weight"].new_empty((*bound["input"].shape, bound["weight"].shape[1]))
+    def squared(self, net: Squared, equation: str, *operands: Any) -> Scaled:
+        parts = [as_scaled(net, x).with_one_scale() for x in operands]
+        scale = torch.stack([p.log_scale for p in parts]).sum()
+        return Scaled(torch.einsum(equation, *(p.mantissa for p in parts)), scale).normalized()
 
-    def squared(self, net: Squared, index: Tensor, weight: Any, *args: Any, **kwargs: Any) -> Scaled:
-        weight = as_scaled(net, weight).with_one_scale()
-        rows = weight.mantissa.sum(0)
-        return Scaled(rows.expand(*index.shape, rows.shape[0]), weight.log_scale)
-
-    def nodes(self, graph: NodeGraph, index: Tensor, weight: Any, *args: Any, **kwargs: Any) -> Nodes:
-        shape = weight.ids.shape if isinstance(weight, Nodes) else weight.shape
-        out = graph.fresh(shape[1])
-        graph.edges(weight, out, 0)
-        return Nodes(out.expand(*index.shape, shape[1]))
-
-
-def _with_bias(net: Squared, y: Scaled, bias: Any, spatial: int) -> Scaled:
-    if bias is None:
-        return y
-    b = as_scaled(net, bias)
-    return scaled.add(y, Scaled(b.mantissa.reshape(-1, *[1] * spatial), b.log_scale))
-
-
-def _channel_nodes(graph: NodeGraph, x: Any, spatial: int) -> tuple[Tensor, Tensor]:
-    ids = graph.activation(x)
-    return ids, graph.per_entry(ids, ids.dim() - spatial - 1)
-
-
-@operation("conv1d", "conv2d", "conv3d")
-class Convolution(Product):
-    """y[o, s] = sum_{i, k} W[o, i, k] x[i, s + k] + b_o; paths through zero padding do not exist."""
-
-    summary = "a convolution: squared kernel, squared bias"
-
-    def squared(self, net: Squared, x: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Scaled:
-        op = getattr(F, self.name)
-        y = contraction(net, lambda m, w: op(m, w, None, *args, **kwargs), x, weight)
-        return _with_bias(net, y, bias, spatial=int(self.name[4]))
-
-    def nodes(self, graph: NodeGraph, x: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Nodes:
-        spatial = int(self.name[4])
-        groups = kwargs.get("groups", args[3] if len(args) > 3 else 1)
-        _, into = _channel_nodes(graph, x, spatial)
-        shape = weight.ids.shape if isinstance(weight, Nodes) else weight.shape
-        out = graph.fresh(shape[0])
-        by_group = into.reshape(groups, shape[1]).repeat_interleave(shape[0] // groups, 0)  # (o, i)
-        graph.edges(weight, out.reshape(-1, 1, *[1] * spatial), by_group.reshape(*by_group.shape, *[1] * spatial))
-        if bias is not None:
-            graph.edges(bias, out, 0)
-        result = graph.result_shape
-        return Nodes(out.reshape(-1, *[1] * spatial).expand(result))
-
-
-@operation("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-class TransposedConvolution(Product):
-    """The adjoint of a convolution; its kernel is stored (i, o per group, k)."""
-
-    summary = "a transposed convolution: squared kernel, squared bias"
-
-    def squared(self, net: Squared, x: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Scaled:
-        op = getattr(F, self.name)
-        y = contraction(net, lambda m, w: op(m, w, None, *args, **kwargs), x, weight)
-        return _with_bias(net, y, bias, spatial=int(self.name[14]))
-
-    def nodes(self, graph: NodeGraph, x: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Nodes:
-        spatial = int(self.name[14])
-        groups = kwargs.get("groups", args[3] if len(args) > 3 else 1)
-        _, into = _channel_nodes(graph, x, spatial)
-        shape = weight.ids.shape if isinstance(weight, Nodes) else weight.shape
-        out = graph.fresh(shape[1] * groups)
-        by_group = out.reshape(groups, shape[1]).repeat_interleave(shape[0] // groups, 0)  # (i, o)
-        graph.edges(weight, by_group.reshape(*by_group.shape, *[1] * spatial), into.reshape(-1, 1, *[1] * spatial))
-        if bias is not None:
-            graph.edges(bias, out, 0)
-        result = graph.result_shape
-        return Nodes(out.reshape(-1, *[1] * spatial).expand(result))
+    def nodes(self, graph: NodeGraph, equation: str, *operands: Any) -> Nodes:
+        terms, _, out = equation.replace(" ", "").partition("->")
+        letters = terms.split(",")
+        if "->" not in equation:
+            joined = "".join(letters)
+            out = "".join(sorted(letter for letter in set(joined) if joined.count(letter) == 1))
+        if len(operands) != 2 or "." in equation:
+            return graph.pinned(*operands)
+        return product_nodes(graph, operands[0], letters[0], operands[1], letters[1], out)

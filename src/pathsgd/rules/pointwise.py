@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,11 +23,26 @@ class Unit(Rule):
     def result_kind(self, kinds: Iterable[Kind]) -> Kind:
         return Kind.ACTIVATION
 
-    def squared(self, net: Squared, x: Scaled, *args: Any, **kwargs: Any) -> Scaled:
+    def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        return args[0]
+
+    def squared(self, net: Squared, x: Scaled, inplace: bool = False) -> Scaled:
         return x
 
     def nodes(self, graph: NodeGraph, x: Nodes, *args: Any, **kwargs: Any) -> Nodes:
         return Nodes(graph.activation(x))
+
+
+@operation("clamp", "clamp_min", "clip")
+class ClampedUnit(Unit):
+    summary = "a ReLU written as clamp(min=0)"
+
+    def check(self, x: Any, min: Any = None, max: Any = None) -> None:
+        if isinstance(min, (Value, Tensor)) or min != 0 or max is not None:
+            raise Refusal("only clamp(min=0), a ReLU, is positively homogeneous; other bounds saturate")
+
+    def squared(self, net: Squared, x: Scaled, min: Any = None, max: Any = None) -> Scaled:  # type: ignore[override]
+        return x
 
 
 @operation("leaky_relu")
@@ -38,7 +54,9 @@ class LeakyUnit(Unit):
 
     summary = "a leaky unit: paths pass with the larger of its two squared slopes"
 
-    def squared(self, net: Squared, x: Scaled, negative_slope: float = 0.01, *args: Any, **kwargs: Any) -> Scaled:
+    def squared(  # type: ignore[override]
+        self, net: Squared, x: Scaled, negative_slope: float = 0.01, inplace: bool = False
+    ) -> Scaled:
         return x.times(max(1.0, abs(negative_slope) ** net.order))
 
 
@@ -47,36 +65,64 @@ class LearntLeakyUnit(Unit):
     """As leaky_relu, the slope a parameter (one, or one per channel in dimension 1)."""
 
     summary = "a leaky unit with a learnt slope: paths pass with max(1, slope^2)"
+    multiplies = True
 
-    def squared(self, net: Squared, x: Scaled, weight: Any, *args: Any, **kwargs: Any) -> Scaled:
+    def squared(self, net: Squared, x: Scaled, weight: Any) -> Scaled:  # type: ignore[override]
         slope = as_scaled(net, weight).rescaled_to(torch.zeros((), dtype=torch.float64)).mantissa
         if slope.numel() > 1:
             slope = slope.reshape([1, -1] + [1] * (x.mantissa.dim() - 2))
         return x.times(slope.clamp(min=1.0))
 
 
-@operation(
-    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout",
-    "contiguous", "clone", "detach", "to", "float", "double", "half", "bfloat16", "type", "type_as", "cpu", "cuda",
-    "neg", "negative", "positive", "requires_grad", "identity", "data.__get__",
-)  # fmt: skip
-class Identity(Unit):
-    """Dropout in its inference form, casts, copies, sign changes: the same paths."""
+class Same(Rule):
+    """The same paths under another name."""
 
     summary = "the identity on paths"
-    aliases = True
+    moves = True
 
     def result_kind(self, kinds: Iterable[Kind]) -> Kind:
         return next(iter(kinds))
+
+    def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        return args[0]
+
+    def squared(self, net: Squared, x: Scaled, *args: Any, **kwargs: Any) -> Scaled:
+        return x
 
     def nodes(self, graph: NodeGraph, x: Nodes, *args: Any, **kwargs: Any) -> Nodes:
         return x
 
 
+@operation("contiguous", "detach", "data.__get__")
+class Identity(Same):
+    """May return the tensor itself."""
+
+    aliases = True
+
+
+@operation("to", "float", "double", "half", "bfloat16", "type", "type_as")
+class Cast(Identity):
+    def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        named = {"float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16}
+        given = [a.dtype if isinstance(a, Tensor) else a for a in (*args[1:], *kwargs.values())]
+        dtypes = [a for a in (named.get(self.name), *given) if isinstance(a, torch.dtype)]
+        return args[0].to(dtypes[0]) if dtypes else args[0]
+
+
+@operation(
+    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout",
+    "clone", "neg", "negative", "positive",
+)  # fmt: skip
+class FreshIdentity(Identity):
+    """Dropout in its inference form, copies, sign changes."""
+
+    aliases = False
+
+
 def add_nodes(graph: NodeGraph, a: Any, b: Any) -> Nodes:
     """A sum has one scale: the nodes of its terms are the same nodes."""
-    if all(isinstance(x, Nodes) and x.weight for x in (a, b)):
-        return graph.pinned(a, b)
+    if not any(isinstance(x, Nodes) and not x.weight for x in (a, b)):
+        return graph.pinned(a, b)  # a weight that is itself a sum
     left, right = torch.broadcast_tensors(graph.activation(a), graph.activation(b))
     graph.tie(left, right)
     return Nodes(torch.where(left >= 0, left, right))
@@ -84,99 +130,85 @@ def add_nodes(graph: NodeGraph, a: Any, b: Any) -> Nodes:
 
 def multiply_nodes(graph: NodeGraph, a: Any, b: Any) -> Nodes:
     """An elementwise product: constants leave nodes as they are, a weight leads to nodes of its own."""
-    first, second = (a, b) if isinstance(a, Nodes) and not a.weight else (b, a)
-    if not isinstance(first, Nodes):
-        first, second = second, first
-    if not isinstance(second, Nodes):
-        shape = torch.broadcast_shapes(first.ids.shape, torch.as_tensor(second).shape)
-        return Nodes(first.ids.expand(shape), first.weight)
-    if first.weight or not second.weight:
+    values, weight = (a, b) if isinstance(a, Nodes) and not (a.weight and isinstance(b, Nodes)) else (b, a)
+    if not isinstance(weight, Nodes):
+        shape = torch.broadcast_shapes(values.ids.shape, torch.as_tensor(weight).shape)
+        return Nodes(values.ids.expand(shape), values.weight)
+    if values.weight:
         return graph.pinned(a, b)
-    # The weight may be shared over dimensions it does not have: one node per entry of the weight, before and after.
-    shape = torch.broadcast_shapes(first.ids.shape, second.ids.shape)
-    into = first.ids.expand(shape)
-    for dim in range(len(shape)):
-        offset = dim - (len(shape) - second.ids.dim())
-        if shape[dim] > 1 and (offset < 0 or second.ids.shape[offset] == 1):
-            one = into.narrow(dim, 0, 1)
-            graph.tie(into, one.expand_as(into))
-            into = one
-    out = graph.fresh(*into.shape)
-    weight = Nodes(second.ids.expand(into.shape) if second.ids.dim() <= into.dim() else second.ids, weight=True)
-    graph.edges(weight, out, into)
+    # The weight is shared over the dimensions it lacks: one node per entry of the weight, before and after.
+    shape = torch.broadcast_shapes(values.ids.shape, weight.ids.shape)
+    own = [1] * (len(shape) - weight.ids.dim()) + list(weight.ids.shape)
+    into = graph.merge(values.ids.expand(shape), [d for d, size in enumerate(own) if size == 1])
+    out = graph.fresh(*own)
+    graph.edges(Nodes(weight.ids.reshape(own), weight=True), out, into)
     return Nodes(out.expand(shape))
 
 
-@operation("add", "__add__", "__radd__", "__iadd__", "sub", "subtract", "__sub__", "__rsub__", "__isub__", "rsub")
-class Add(Rule):
+class Elementwise(Rule):
+    def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        a, b = args[:2]
+        shapes = [x.shape if isinstance(x, Tensor) else () for x in (a, b)]
+        return torch.empty(torch.broadcast_shapes(*shapes), dtype=torch.result_type(a, b), device="meta")
+
+
+@operation("add", "sub", "subtract", "rsub")
+class Add(Elementwise):
     """Paths of a sum are the paths of its terms; a constant term is an edge of fixed weight from a node of value 1."""
 
     summary = "a sum: paths of all terms"
 
     def squared(self, net: Squared, a: Any, b: Any, *, alpha: float = 1) -> Scaled:
-        right = as_scaled(net, b)
-        return scaled.add(as_scaled(net, a), right if alpha == 1 else right.times(abs(alpha) ** net.order))
+        left, right = as_scaled(net, a), as_scaled(net, b)
+        if alpha != 1:  # rsub(a, b, alpha) is b - alpha a
+            factor = abs(alpha) ** net.order
+            left, right = (left.times(factor), right) if self.name == "rsub" else (left, right.times(factor))
+        return scaled.add(left, right)
 
     def nodes(self, graph: NodeGraph, a: Any, b: Any, *, alpha: float = 1) -> Nodes:
         return add_nodes(graph, a, b)
 
 
-@operation("mul", "multiply", "__mul__", "__rmul__", "__imul__")
-class Multiply(Rule):
+@operation("mul", "multiply")
+class Multiply(Elementwise):
     """Elementwise product with a constant (fixed weights) or with a parameter (one edge per entry)."""
 
     summary = "an elementwise product with fixed or learnt weights, squared"
     multiplies = True
 
-    def squared(self, net: Squared, a: Any, b: Any, **kwargs: Any) -> Scaled:
-        return scaled.multiply(torch.mul, as_scaled(net, a), as_scaled(net, b))
+    def squared(self, net: Squared, a: Any, b: Any) -> Scaled:
+        return scaled.multiply(as_scaled(net, a), as_scaled(net, b))
 
-    def nodes(self, graph: NodeGraph, a: Any, b: Any, **kwargs: Any) -> Nodes:
+    def nodes(self, graph: NodeGraph, a: Any, b: Any) -> Nodes:
         return multiply_nodes(graph, a, b)
 
 
-@operation("div", "divide", "true_divide", "__truediv__", "__itruediv__")
-class Divide(Rule):
+@operation("div", "divide", "true_divide")
+class Divide(Elementwise):
     """Division by a constant: fixed weights 1/c."""
 
     summary = "division by a constant: fixed weights, squared"
     multiplies = True
 
-    def check(self, a: Any, b: Any, rounding_mode: str | None = None, **kwargs: Any) -> None:
+    def check(self, a: Any, b: Any, *, rounding_mode: str | None = None) -> None:
         if isinstance(b, Value):
             raise Refusal("dividing by an activation or a parameter is not a path; divide by a constant or multiply")
         if rounding_mode is not None:
             raise Refusal("rounding is not positively homogeneous; drop rounding_mode")
+        if bool((torch.as_tensor(b) == 0).any()):
+            raise Refusal("it divides by zero")
 
-    def squared(self, net: Squared, a: Any, b: Any, **kwargs: Any) -> Scaled:
-        inverse = net.constant(1.0 / b)
-        return scaled.multiply(torch.mul, as_scaled(net, a), inverse)
+    def squared(self, net: Squared, a: Any, b: Any, *, rounding_mode: str | None = None) -> Scaled:
+        return scaled.multiply(as_scaled(net, a), net.constant(1.0 / b))
 
-    def nodes(self, graph: NodeGraph, a: Any, b: Any, **kwargs: Any) -> Nodes:
+    def nodes(self, graph: NodeGraph, a: Any, b: Any, *, rounding_mode: str | None = None) -> Nodes:
         return multiply_nodes(graph, a, b)
 
 
-@operation("masked_fill")
-class MaskedFill(Rule):
-    """Entries replaced by zero: their paths end."""
-
-    summary = "masking with zero: masked paths end"
-
-    def check(self, x: Any, mask: Any, value: Any) -> None:
-        if isinstance(value, Value) or value != 0:
-            raise Refusal("only masking with zero keeps the network homogeneous; fill with 0")
-
-    def squared(self, net: Squared, x: Scaled, mask: Tensor, value: Any) -> Scaled:
-        return scaled.move(lambda m: m.masked_fill(mask, 0.0), x)
-
-    def nodes(self, graph: NodeGraph, x: Nodes, mask: Tensor, value: Any) -> Nodes:
-        return Nodes(x.ids.masked_fill(mask, -1), x.weight)
-
-
-def _dims(x: Any, dim: Any) -> list[int]:
-    if dim is None or dim == ():
-        return list(range(len(x.shape)))
-    return [d % max(1, len(x.shape)) for d in ([dim] if isinstance(dim, int) else dim)]
+def _dims(shape: torch.Size, dim: Any) -> list[int]:
+    if dim is None or dim == () or dim == []:
+        return list(range(len(shape)))
+    return [d % max(1, len(shape)) for d in ([dim] if isinstance(dim, int) else dim)] if shape else []
 
 
 @operation("sum")
@@ -185,23 +217,20 @@ class Sum(Rule):
 
     summary = "a sum over dimensions: paths of all entries"
 
-    def squared(self, net: Squared, x: Scaled, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Scaled:
-        dims = _dims(x, dim if dim is not None else kwargs.get("axis"))
+    def squared(self, net: Squared, x: Scaled, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Scaled:
+        dims = _dims(x.shape, dim)
         if not dims:
             return x
         x = x.merged(dims)
         scale = x.log_scale if x.uniform else x.log_scale.sum(dims, keepdim=keepdim)  # of size 1 along dims
         return Scaled(x.mantissa.sum(dims, keepdim=keepdim), scale).normalized()
 
-    def nodes(self, graph: NodeGraph, x: Nodes, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Nodes:
+    def nodes(self, graph: NodeGraph, x: Nodes, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Nodes:
         if x.weight:
             return graph.pinned(x)
-        ids = x.ids
-        for d in sorted(_dims(ids, dim if dim is not None else kwargs.get("axis")), reverse=True):
-            first = ids.narrow(d, 0, 1)
-            graph.tie(ids, first.expand_as(ids))
-            ids = first if keepdim else first.squeeze(d)
-        return Nodes(ids)
+        dims = _dims(x.ids.shape, dim)
+        merged = graph.merge(x.ids, dims)
+        return Nodes(merged if keepdim or not dims else merged.squeeze(dims))
 
 
 @operation("mean")
@@ -210,8 +239,6 @@ class Mean(Sum):
 
     summary = "a mean: a sum with fixed weights 1/n, squared"
 
-    def squared(self, net: Squared, x: Scaled, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Scaled:
-        count = 1
-        for d in _dims(x, dim if dim is not None else kwargs.get("axis")):
-            count *= x.shape[d]
-        return super().squared(net, x, dim, keepdim, **kwargs).times(float(count) ** -net.order)
+    def squared(self, net: Squared, x: Scaled, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Scaled:
+        count = math.prod(x.shape[d] for d in _dims(x.shape, dim))
+        return super().squared(net, x, dim, keepdim).times(float(count) ** -net.order)

@@ -8,40 +8,37 @@ An average pool's edges have the fixed weight 1/n, squared like any other weight
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathsgd.rules.base import NodeGraph, Nodes, Refusal, Rule, Squared, operation
+from pathsgd.rules.base import Kind, NodeGraph, Nodes, Refusal, Rule, Squared, operation
 from pathsgd.scaled import Scaled
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 def _tuple(value: Any, spatial: int) -> tuple[int, ...]:
-    return (
-        tuple(value)
-        if isinstance(value, (tuple, list)) and len(value) == spatial
-        else (int(value[0] if isinstance(value, (tuple, list)) else value),) * spatial
-    )
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    return values if len(values) == spatial else values * spatial
 
 
 class Pool(Rule):
     """Common part: channels stay, positions of one channel are summed."""
+
+    def result_kind(self, kinds: Iterable[Kind]) -> Kind:
+        return Kind.ACTIVATION
 
     @property
     def spatial(self) -> int:
         return int(self.name[self.name.index("pool") + 4])
 
     def nodes(self, graph: NodeGraph, x: Nodes, *args: Any, **kwargs: Any) -> Nodes:
-        ids = x.ids
-        for dim in range(ids.dim() - self.spatial, ids.dim()):
-            first = ids.narrow(dim, 0, 1)
-            graph.tie(ids, first.expand_as(ids))
-            ids = first
-        return Nodes(ids.expand(graph.result_shape))
+        ids = graph.activation(x)
+        return Nodes(graph.merge(ids, range(ids.dim() - self.spatial, ids.dim())).expand(graph.result_shape))
 
 
 def _window_sums(
@@ -57,11 +54,10 @@ def _window_sums(
         count = (math.ceil if ceil_mode else math.floor)((n + 2 * p - reach) / s) + 1
         if ceil_mode and (count - 1) * s >= n + p:  # torch drops windows that start beyond the input
             count -= 1
-        pads = [p, max(0, (count - 1) * s + reach - n - p), *pads]
+        # Negative padding cuts off what no window reaches.
+        pads = [p, (count - 1) * s + reach - n - p, *pads]
     y = _CONV[spatial](F.pad(flat, pads), x.new_ones(1, 1, *size), stride=step, dilation=dilate)
-    wanted = [math.floor((n + pads[-2 * i - 2] + pads[-2 * i - 1] - d * (k - 1) - 1) / s) + 1
-              for i, (n, k, s, d) in enumerate(zip(flat.shape[2:], size, step, dilate))]  # fmt: skip
-    return y.reshape(*x.shape[: x.dim() - spatial], *wanted)
+    return y.reshape(*x.shape[: x.dim() - spatial], *y.shape[2:])
 
 
 @operation("max_pool1d", "max_pool2d", "max_pool3d")
@@ -87,14 +83,15 @@ class AveragePool(Pool):
 
     def squared(
         self, net: Squared, x: Scaled, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-        *args: Any, **kwargs: Any,
+        count_include_pad: bool = True, divisor_override: int | None = None,
     ) -> Scaled:  # fmt: skip
         x = x.with_one_scale()
         options = (kernel_size, stride, padding)
         sums = _window_sums(x.mantissa, *options, 1, ceil_mode, self.spatial)
         # torch decides the divisor (borders, divisor_override, ceil_mode): ask it, with ones.
         ones = x.mantissa.new_ones(x.shape)
-        average = getattr(F, self.name)(ones, kernel_size, stride, padding, ceil_mode, *args, **kwargs)
+        rest = () if self.spatial == 1 else (divisor_override,)
+        average = getattr(F, self.name)(ones, kernel_size, stride, padding, ceil_mode, count_include_pad, *rest)
         divisor = _window_sums(ones, *options, 1, ceil_mode, self.spatial) / average
         return Scaled(sums * divisor**-net.order, x.log_scale).normalized()
 

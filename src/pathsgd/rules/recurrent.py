@@ -2,21 +2,37 @@
 
     h_t = W_ih x_t + b_ih + W_hh h_{t-1} + b_hh        squared: the same recurrence, linear, with squared weights
 
-An initial state handed in as a model input is not an input node (MATH: counting it would break the invariance of an
-RNN under rescaling); one made of parameters or activations is part of the network.
+An initial state handed in as a model input is not an input node: counting it would break the invariance of an RNN
+under rescaling. One made of parameters or activations is part of the network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pathsgd import recurrence, scaled
-from pathsgd.rules.base import Kind, NodeGraph, Nodes, Refusal, Rule, Squared, Value, as_scaled, contraction, operation
+from pathsgd.rules.base import (
+    Kind,
+    NodeGraph,
+    Nodes,
+    Product,
+    Refusal,
+    Rule,
+    Squared,
+    Value,
+    as_scaled,
+    contraction,
+    operation,
+    shape_of,
+    values_in,
+)  # fmt: skip
+from pathsgd.rules.pointwise import add_nodes
 from pathsgd.scaled import Scaled
 
 
@@ -41,16 +57,35 @@ class Call:
         x, batch_sizes, hx, weights, has_biases, layers, _, _, bidirectional = args
         return Call(x, batch_sizes, hx, list(weights), has_biases, layers, 1 + bidirectional, False)
 
-    def cells(self) -> Iterator[tuple[int, int, list[Any]]]:
-        """(layer, direction, [W_ih, W_hh, b_ih, b_hh]) in torch's order."""
+    def cell(self, layer: int, direction: int) -> list[Any]:
+        """[W_ih, W_hh, b_ih, b_hh], or the first two."""
         size = 4 if self.has_biases else 2
-        for k in range(self.layers * self.directions):
-            yield k // self.directions, k % self.directions, self.weights[k * size : (k + 1) * size]
+        start = self.index(layer, direction) * size
+        return self.weights[start : start + size]
+
+    def index(self, layer: int, direction: int) -> int:
+        """Where torch keeps this cell among initial and final states."""
+        return layer * self.directions + direction
+
+    def cells(self) -> Iterator[list[Any]]:
+        for layer in range(self.layers):
+            for direction in range(self.directions):
+                yield self.cell(layer, direction)
+
+    @property
+    def steps(self) -> int:
+        return self.x.shape[1 if self.batch_first else 0] if self.batch_sizes is None else len(self.batch_sizes)
+
+    @property
+    def rows(self) -> int:
+        if self.batch_sizes is not None:
+            return int(self.batch_sizes[0])
+        return shape_of(self.x)[0 if self.batch_first else 1]
 
 
-def _preactivation(net: Squared, x: Any, cell: list[Any]) -> Scaled:
-    u = contraction(net, torch.nn.functional.linear, x, cell[0], dim=-1)
-    for bias in cell[2:]:
+def _preactivation(net: Squared, x: Any, w_ih: Any, biases: list[Any]) -> Scaled:
+    u = contraction(net, F.linear, x, w_ih, last=True)
+    for bias in biases:
         u = scaled.add(u, as_scaled(net, bias))
     return u
 
@@ -63,44 +98,35 @@ def _initial(net: Squared, hx: Any, index: int) -> Scaled | None:
 
 def _layer(net: Squared, x: Scaled, cell: list[Any], h0: Scaled | None, backward: bool) -> Scaled:
     """All states of one direction of one layer, (T, B, H)."""
-    u = _preactivation(net, x, cell)
-    u = Scaled(u.mantissa.expand(x.shape[0], *u.shape[1:]), u.log_scale)
+    u = _preactivation(net, x, cell[0], cell[2:])
     if backward:
         u = scaled.move(lambda m: m.flip(0), u)
-    weight = as_scaled(net, cell[1]).with_one_scale()
-    h, sigma = recurrence.states(weight, u, h0, unroll=net.unroll)
-    net.recurrence(cell[1], weight, h, h0, sigma)
+    states = recurrence.states(as_scaled(net, cell[1]).with_one_scale(), u, h0, unroll=net.unroll)
+    net.recurrence(cell[1], states)
+    h = states.as_scaled()
     return scaled.move(lambda m: m.flip(0), h) if backward else h
 
 
-def _padded(net: Squared, call: Call, x: Scaled, rows: slice | None = None) -> tuple[Scaled, Scaled]:
+def _padded(net: Squared, call: Call, x: Scaled, rows: slice = slice(None)) -> tuple[Scaled, Scaled]:
     """Output (T, B, directions * H) and final states (layers * directions, B, H) for inputs of one length."""
     finals: list[Scaled] = []
     below = x
     for layer in range(call.layers):
         outputs = []
-        for k, direction, cell in call.cells():
-            if k != layer:
-                continue
-            h0 = _initial(net, call.hx, layer * call.directions + direction)
-            if h0 is not None and rows is not None:
-                h0 = scaled.move(lambda m: m[rows], h0)
-            h = _layer(net, below, cell, h0, backward=direction == 1)
-            last = 0 if direction == 1 else -1
-            finals.append(scaled.move(lambda m, last=last: m[last], h))
+        for direction in range(call.directions):
+            h0 = _initial(net, call.hx, call.index(layer, direction))
+            h0 = None if h0 is None else scaled.move(lambda m: m[rows], h0)
+            h = _layer(net, below, call.cell(layer, direction), h0, backward=direction == 1)
+            finals.append(scaled.move(lambda m, last=-1 if direction == 0 else 0: m[last], h))
             outputs.append(h)
         below = outputs[0] if len(outputs) == 1 else scaled.move(lambda *p: torch.cat(p, -1), *outputs)
     return below, scaled.move(lambda *p: torch.stack(p), *finals)
 
 
-def _packed_rows(batch_sizes: Tensor) -> list[Tensor]:
-    """For each example, where its steps lie in packed data: step t of row b is at offset(t) + b."""
-    offsets = torch.cat([batch_sizes.new_zeros(1), batch_sizes.cumsum(0)[:-1]])
-    return [offsets[batch_sizes > b] + b for b in range(int(batch_sizes[0]))]
-
-
 def _packed(net: Squared, call: Call, x: Scaled, batch_sizes: Tensor) -> tuple[Scaled, Scaled]:
-    rows = _packed_rows(batch_sizes)
+    """Row by row: step t of row b lies at offset(t) + b in packed data."""
+    offsets = torch.cat([batch_sizes.new_zeros(1), batch_sizes.cumsum(0)[:-1]])
+    rows = [offsets[batch_sizes > b] + b for b in range(int(batch_sizes[0]))]
     outs, finals = [], []
     for b, where in enumerate(rows):
         sequence = scaled.move(lambda m, where=where: m[where][:, None], x)
@@ -108,36 +134,44 @@ def _packed(net: Squared, call: Call, x: Scaled, batch_sizes: Tensor) -> tuple[S
         outs.append(scaled.move(lambda m: m[:, 0], out))
         finals.append(final)
     order = torch.cat(rows).argsort()
-    out = scaled.move(lambda *p: torch.cat(p)[order], *outs)
-    return out, scaled.move(lambda *p: torch.cat(p, 1), *finals)
+    return scaled.move(lambda *p: torch.cat(p)[order], *outs), scaled.move(lambda *p: torch.cat(p, 1), *finals)
 
 
 def _not_an_input(hx: Any) -> Any:
     return None if isinstance(hx, Value) and hx.kind is Kind.INPUT else hx
 
 
-@operation("rnn_relu")
-class RecurrentLayer(Rule):
-    summary = "a ReLU RNN: a linear recurrence with squared weights, in closed form"
+class _Recurrent(Rule):
     multiplies = True
+
+    def result_kind(self, kinds: Iterable[Kind]) -> Kind:
+        return Kind.ACTIVATION
+
+
+@operation("rnn_relu")
+class RecurrentLayer(_Recurrent):
+    summary = "a ReLU RNN: a linear recurrence with squared weights, in closed form"
 
     def check(self, *args: Any) -> None:
         call = Call.parse(*args)
-        if call.x.shape[0 if not call.batch_first else 1] == 0:
+        if call.steps == 0:
             raise Refusal("the sequence is empty; give example inputs with at least one step")
 
-    def factors(self, *args: Any, **kwargs: Any) -> list[list[Value]]:
+    def products(self, *args: Any) -> list[Product]:
         call = Call.parse(*args)
-        groups = [[call.x, call.hx], *([w] for w in call.weights)]
-        return [[v for v in group if isinstance(v, Value)] for group in groups]
+        biases = [cell[2:] for cell in call.cells()]
+        matrices = [w for cell in call.cells() for w in cell[:2]]
+        return [[values_in([call.x, call.hx, biases]), *([w] for w in values_in(matrices))]]
 
-    def repeats(self, *args: Any, **kwargs: Any) -> int:
+    def recurrent(self, *args: Any) -> list[Value]:
+        return values_in([cell[1] for cell in Call.parse(*args).cells()])
+
+    def repeats(self, *args: Any) -> int:
+        return Call.parse(*args).steps
+
+    def packed_rows(self, *args: Any) -> int:
         call = Call.parse(*args)
-        return call.x.shape[1 if call.batch_first else 0] if call.batch_sizes is None else len(call.batch_sizes)
-
-    def packed_rows(self, *args: Any, **kwargs: Any) -> int:
-        sizes = Call.parse(*args).batch_sizes
-        return 1 if sizes is None else int(sizes[0])
+        return 1 if call.batch_sizes is None else call.rows
 
     def rewrite(self, *args: Any) -> tuple[Any, ...]:
         at = 1 if isinstance(args[2], (list, tuple)) else 2
@@ -149,8 +183,7 @@ class RecurrentLayer(Rule):
         if call.weights[0].shape[1] != call.x.shape[-1]:
             raise RuntimeError(f"the RNN expects {call.weights[0].shape[1]} input features, got {call.x.shape[-1]}")
         out = call.x.new_empty((*call.x.shape[:-1], hidden * call.directions))
-        batch = int(call.batch_sizes[0]) if call.batch_sizes is not None else call.x.shape[0 if call.batch_first else 1]
-        return out, call.x.new_empty((call.layers * call.directions, batch, hidden))
+        return out, call.x.new_empty((call.layers * call.directions, call.rows, hidden))
 
     def squared(self, net: Squared, *args: Any) -> tuple[Scaled, Scaled]:
         call = Call.parse(*args)
@@ -164,48 +197,44 @@ class RecurrentLayer(Rule):
 
     def nodes(self, graph: NodeGraph, *args: Any) -> tuple[Nodes, Nodes]:
         call = Call.parse(*args)
-        below, finals = graph.activation(call.x), []
+        below = graph.activation(call.x)
+        start = None if call.hx is None else graph.activation(call.hx)
+        finals: list[Tensor] = []
         for layer in range(call.layers):
             outputs = []
-            for k, direction, cell in call.cells():
-                if k != layer:
-                    continue
-                h = _cell_nodes(graph, below, call.hx, layer * call.directions + direction, cell)
-                outputs.append(h)
-                finals.append(h)
+            for direction in range(call.directions):
+                h0 = None if start is None else start[call.index(layer, direction)]
+                outputs.append(_cell_nodes(graph, below, h0, call.cell(layer, direction)))
+            finals += outputs
             below = torch.cat(outputs).expand(*below.shape[:-1], -1)
-        rows = int(call.batch_sizes[0]) if call.batch_sizes is not None else below.shape[0 if call.batch_first else 1]
-        return Nodes(below), Nodes(torch.stack(finals)[:, None].expand(-1, rows, -1))
+        return Nodes(below), Nodes(torch.stack(finals)[:, None].expand(-1, call.rows, -1))
 
 
-def _cell_nodes(graph: NodeGraph, x: Tensor, hx: Any, index: int | None, cell: list[Any]) -> Tensor:
-    """The hidden nodes of one cell: tied over time, and to the initial state where that carries paths."""
-    shape = cell[1].ids.shape if isinstance(cell[1], Nodes) else cell[1].shape
-    h = graph.fresh(shape[0])
-    graph.edges(cell[0], h[:, None], graph.per_entry(x, -1))
+def _cell_nodes(graph: NodeGraph, x: Tensor, h0: Tensor | None, cell: list[Any]) -> Tensor:
+    """The hidden nodes of one cell, (H,): tied over time, and to the initial state where that carries paths."""
+    h = graph.fresh(shape_of(cell[1])[0])
+    into = graph.merge(x, range(x.dim() - 1)).reshape(-1)
+    graph.edges(cell[0], h[:, None], into)
     graph.edges(cell[1], h[:, None], h)
     for bias in cell[2:]:
-        graph.edges(bias, h, 0)
-    if hx is not None:
-        start = graph.activation(hx)
-        start = start if index is None else start[index]
-        graph.tie(start, h.expand_as(start))
+        add_nodes(graph, Nodes(h), bias)
+    if h0 is not None:
+        graph.tie(h0, h.expand_as(h0))
     return h
 
 
 @operation("rnn_relu_cell")
-class RecurrentCell(Rule):
+class RecurrentCell(_Recurrent):
     summary = "one step of a ReLU RNN: squared weights"
-    multiplies = True
 
-    def factors(self, x: Any, hx: Any, *weights: Any, **kwargs: Any) -> list[list[Value]]:
-        return [[v for v in group if isinstance(v, Value)] for group in ([x, hx], *([w] for w in weights))]
+    def products(self, x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> list[Product]:
+        return [[[v] for v in values_in(pair)] for pair in ((x, w_ih), (hx, w_hh))]
 
     def rewrite(self, *args: Any) -> tuple[Any, ...]:
         return (args[0], _not_an_input(args[1]), *args[2:])
 
     def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
-        x, hx, w_ih, w_hh = args[:4]
+        x, _, w_ih, w_hh = args[:4]
         if w_ih.shape[1] != x.shape[-1]:
             raise RuntimeError(f"the RNN cell expects {w_ih.shape[1]} input features, got {x.shape[-1]}")
         return x.new_empty((*x.shape[:-1], w_hh.shape[0]))
@@ -213,15 +242,14 @@ class RecurrentCell(Rule):
     def squared(
         self, net: Squared, x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
     ) -> Scaled:
-        biases = [b for b in (b_ih, b_hh) if b is not None]
-        u = _preactivation(net, x, [w_ih, w_hh, *biases])
+        u = _preactivation(net, x, w_ih, [b for b in (b_ih, b_hh) if b is not None])
         if not isinstance(hx, Scaled) and (hx is None or not bool(hx.any())):
             return u
-        return scaled.add(u, contraction(net, torch.nn.functional.linear, hx, w_hh, dim=-1))
+        return scaled.add(u, contraction(net, F.linear, hx, w_hh, last=True))
 
     def nodes(
         self, graph: NodeGraph, x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
     ) -> Nodes:
-        ids = graph.activation(x)
-        h = _cell_nodes(graph, ids, hx, None, [w_ih, w_hh, *(b for b in (b_ih, b_hh) if b is not None)])
+        ids, h0 = graph.activation(x), None if hx is None else graph.activation(hx)
+        h = _cell_nodes(graph, ids, h0, [w_ih, w_hh, *(b for b in (b_ih, b_hh) if b is not None)])
         return Nodes(h.expand(*ids.shape[:-1], -1))

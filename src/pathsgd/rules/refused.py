@@ -4,51 +4,48 @@ from pathsgd.rules.base import refuse
 
 refuse(
     "it saturates, so it is not positively homogeneous and node-wise rescaling does not hold; use relu",
-    "tanh", "sigmoid", "logsigmoid", "softsign", "hardtanh", "hardsigmoid", "relu6", "clamp", "clip", "clamp_min",
-    "clamp_max", "tanhshrink", "erf",
+    "tanh", "sigmoid", "logsigmoid", "softsign", "hardtanh", "hardsigmoid", "relu6", "clamp_max", "tanhshrink", "erf",
 )  # fmt: skip
 refuse(
     "it is not positively homogeneous (its shape depends on the scale of its input); use relu or leaky_relu",
     "gelu", "elu", "selu", "celu", "silu", "mish", "softplus", "hardswish", "softshrink", "hardshrink", "threshold",
-    "exp", "log", "log1p", "pow", "__pow__", "square", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "rrelu",
+    "exp", "log", "log1p", "pow", "__pow__", "__rpow__", "__ipow__", "square", "sqrt", "rsqrt", "sin", "cos", "rrelu",
+)  # fmt: skip
+refuse(
+    "dividing by an activation or a parameter is not a path; divide by a constant or multiply",
+    "reciprocal", "__rtruediv__", "__rdiv__", "norm", "vector_norm", "linalg.vector_norm",
 )  # fmt: skip
 refuse(
     "gates multiply activations with activations; use torch.nn.RNN(nonlinearity='relu')",
-    "lstm",
-    "gru",
-    "lstm_cell",
-    "gru_cell",
-)
+    "lstm", "gru", "lstm_cell", "gru_cell",
+)  # fmt: skip
 refuse("tanh saturates; use nonlinearity='relu'", "rnn_tanh", "rnn_tanh_cell")
 refuse(
-    "it normalises an output distribution; keep it in the loss and measure the logits",
-    "softmax", "log_softmax", "softmin", "gumbel_softmax", "cross_entropy", "nll_loss", "mse_loss",
-    "linear_cross_entropy",
+    "it belongs to the loss, or normalises an output distribution; measure the logits instead",
+    "softmax", "log_softmax", "softmin", "gumbel_softmax", "cross_entropy", "nll_loss", "mse_loss", "l1_loss",
+    "smooth_l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "linear_cross_entropy",
 )  # fmt: skip
 refuse(
     "it divides by statistics of the activations; use batch_norm in inference form or no normalisation",
-    "layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize", "local_response_norm",
+    "layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize", "local_response_norm", "std", "var",
 )  # fmt: skip
 refuse(
     "products of two activations are not paths",
-    "bilinear",
-    "einsum",
-    "scaled_dot_product_attention",
-    "multi_head_attention_forward",
-)
+    "bilinear", "scaled_dot_product_attention", "multi_head_attention_forward",
+)  # fmt: skip
+refuse("it sums over its batch; write it as matmul and sum", "addbmm")
 refuse(
     "the maximum picks a path by value; only max-pools are covered",
-    "max",
-    "min",
-    "maximum",
-    "minimum",
-    "amax",
-    "amin",
-    "topk",
-    "sort",
-)
-refuse(
-    "a value of the squared network must not steer the forward pass; branch on shapes or on constants instead",
-    "item", "tolist", "__bool__", "__float__", "__int__", "__len__", "gt", "lt", "ge", "le", "eq", "ne", "__gt__",
-    "__lt__", "__ge__", "__le__", "__eq__", "__ne__", "isnan", "isfinite", "any", "all", "numpy", "argmax",
+    "max", "min", "maximum", "minimum", "amax", "amin", "topk", "sort", "argmax", "argmin", "argsort",
 )  # fmt: skip
+refuse(
+    "a value of the network must not steer its forward pass or leave it; branch on shapes or on constants instead",
+    "item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__array__", "__contains__", "gt", "lt",
+    "ge", "le", "eq", "ne", "__gt__", "__lt__", "__ge__", "__le__", "__eq__", "__ne__", "isnan", "isinf", "isfinite",
+    "any", "all", "equal", "allclose", "nonzero", "count_nonzero", "is_nonzero", "greater", "less",
+)  # fmt: skip
+refuse(
+    "its short name means another operation to the rules; use the form in torch.nn.functional",
+    "torch.batch_norm", "torch.embedding", "torch.embedding_bag",
+)  # fmt: skip
+refuse("patches as columns are not covered; write the layer as a convolution", "functional.unfold", "fold")

@@ -10,16 +10,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathsgd import scaled
-from pathsgd.rules.base import Kind, NodeGraph, Nodes, Refusal, Rule, Squared, as_scaled, operation
+from pathsgd.rules.base import (
+    NOTHING,
+    Kind,
+    NodeGraph,
+    Nodes,
+    Refusal,
+    Rule,
+    Squared,
+    Value,
+    as_scaled,
+    operation,
+)  # fmt: skip
 from pathsgd.scaled import Scaled
-
-# Where torch's operation insists on a memory layout that the squared network's tensors need not have.
-_LAYOUT_FREE: dict[str, Callable[..., Any]] = {"view": torch.Tensor.reshape, "view_as": torch.Tensor.reshape_as}
 
 
 def _callable(name: str) -> Callable[..., Any]:
-    if name in _LAYOUT_FREE:
-        return _LAYOUT_FREE[name]
+    """torch's operation of this name."""
+    if name == "view":  # insists on a memory layout that the squared network's tensors need not have
+        return torch.Tensor.reshape
     if name.endswith(".__get__"):
         return getattr(torch.Tensor, name.removesuffix(".__get__")).__get__
     for home in (torch.Tensor, torch, F, torch._VF):
@@ -30,6 +39,7 @@ def _callable(name: str) -> Callable[..., Any]:
 
 class MoveRule(Rule):
     summary = "moves entries: the same paths"
+    moves = True
 
     def result_kind(self, kinds: Iterable[Kind]) -> Kind:
         found = set(kinds)
@@ -37,10 +47,10 @@ class MoveRule(Rule):
 
 
 @operation(
-    "reshape", "view", "view_as", "reshape_as", "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis",
-    "t", "T.__get__", "mT.__get__", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "expand", "expand_as",
+    "reshape", "view", "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis",
+    "t", "T.__get__", "mT.__get__", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "expand",
     "broadcast_to", "narrow", "select", "__getitem__", "split", "split_with_sizes", "chunk", "tensor_split", "unbind",
-    "unfold_copy", "diagonal",
+    "diagonal", "unfold",
 )  # fmt: skip
 class View(MoveRule):
     """One operand, results that share its memory."""
@@ -61,22 +71,39 @@ class View(MoveRule):
 
 
 @operation(
-    "repeat",
-    "tile",
-    "repeat_interleave",
-    "index_select",
-    "flip",
-    "fliplr",
-    "flipud",
-    "roll",
-    "take_along_dim",
-    "gather",
-    "unfold",
-)
+    "repeat", "tile", "repeat_interleave", "index_select", "flip", "fliplr", "flipud", "roll", "take_along_dim",
+    "gather", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle",
+)  # fmt: skip
 class Copy(View):
     """One operand, results with memory of their own."""
 
     aliases = False
+
+    def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        if self.name == "take_along_dim":  # insists on one device
+            args = (args[0], args[1].to("meta"), *args[2:])
+        return super().shape(operation, args, kwargs)
+
+
+@operation("view_as", "reshape_as", "expand_as")
+class Like(View):
+    """A view in the shape of another tensor, of which only the shape matters."""
+
+    def rewrite(self, *args: Any) -> tuple[Any, ...]:
+        return args[0], args[1].shape
+
+    def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        return _callable(self._plain)(*args)
+
+    @property
+    def _plain(self) -> str:
+        return "expand" if self.name == "expand_as" else "reshape"
+
+    def squared(self, net: Squared, x: Scaled, shape: torch.Size) -> Any:
+        return scaled.move(lambda m: _callable(self._plain)(m, shape), x)
+
+    def nodes(self, graph: NodeGraph, x: Nodes, shape: torch.Size) -> Any:
+        return Nodes(_callable(self._plain)(x.ids, shape), x.weight)
 
 
 @operation("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack")
@@ -88,9 +115,51 @@ class Join(MoveRule):
         return scaled.move(lambda *p: op(p, *args, **kwargs), *(as_scaled(net, p) for p in parts))
 
     def nodes(self, graph: NodeGraph, parts: Any, *args: Any, **kwargs: Any) -> Nodes:
-        weight = all(isinstance(p, Nodes) and p.weight for p in parts)
-        ids = [p.ids if weight else graph.activation(p) for p in parts]
+        ids, weight = graph.alike(*parts)
         return Nodes(_callable(self.name)(ids, *args, **kwargs), weight)
+
+
+@operation("where")
+class Choose(MoveRule):
+    """where(condition, a, b) with a condition that does not depend on activations."""
+
+    summary = "chooses entries by a constant mask"
+
+    def check(self, condition: Any, a: Any = None, b: Any = None) -> None:
+        if isinstance(condition, Value) or a is None:
+            raise Refusal("the condition depends on values of the network; it must be a constant mask")
+
+    def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        return super().shape(operation, (args[0].to("meta"), *args[1:]), kwargs)
+
+    def squared(self, net: Squared, condition: Tensor, a: Any, b: Any) -> Scaled:
+        parts = torch.broadcast_tensors(*(as_scaled(net, x).mantissa for x in (a, b)))
+        scales = (as_scaled(net, x).log_scale for x in (a, b))
+        return scaled.move(lambda m, n: torch.where(condition, m, n), *map(Scaled, parts, scales))
+
+    def nodes(self, graph: NodeGraph, condition: Tensor, a: Any, b: Any) -> Nodes:
+        (left, right), weight = graph.alike(a, b)
+        return Nodes(torch.where(condition, left, right), weight)
+
+
+@operation("masked_fill")
+class MaskedFill(MoveRule):
+    """Entries replaced by zero: their paths end."""
+
+    summary = "masking with zero: masked paths end"
+
+    def check(self, x: Any, mask: Any, value: Any) -> None:
+        if isinstance(value, Value) or value != 0:
+            raise Refusal("only masking with zero keeps the network homogeneous; fill with 0")
+
+    def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        return super().shape(operation, (args[0], args[1].to("meta"), *args[2:]), kwargs)
+
+    def squared(self, net: Squared, x: Scaled, mask: Tensor, value: Any) -> Scaled:
+        return scaled.move(lambda m: m.masked_fill(mask, 0.0), x)
+
+    def nodes(self, graph: NodeGraph, x: Nodes, mask: Tensor, value: Any) -> Nodes:
+        return Nodes(x.ids.masked_fill(mask, NOTHING), x.weight)
 
 
 @operation("pad")
@@ -108,9 +177,32 @@ class Pad(MoveRule):
 
     def nodes(self, graph: NodeGraph, x: Nodes, pad: Any, mode: str = "constant", value: float | None = None) -> Nodes:
         if mode == "constant":
-            return Nodes(F.pad(x.ids, pad, value=-1), x.weight)
-        padded = F.pad(x.ids.to(torch.float64), pad, mode)  # exact: node numbers are far below 2^53
-        return Nodes(padded.to(torch.int64), x.weight)
+            return Nodes(F.pad(x.ids, pad, value=NOTHING), x.weight)
+        return Nodes(_as_floats(lambda ids: F.pad(ids, pad, mode), x.ids), x.weight)
+
+
+@operation("interpolate")
+class Upsample(MoveRule):
+    """Nearest-neighbour resizing copies entries; the other modes mix them with fixed weights and are refused."""
+
+    summary = "nearest-neighbour resizing: copies of entries"
+
+    def check(
+        self, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *args: Any, **kw: Any
+    ) -> None:
+        if mode not in ("nearest", "nearest-exact"):
+            raise Refusal(f"mode={mode!r} is not covered; use mode='nearest' or a transposed convolution")
+
+    def squared(self, net: Squared, x: Scaled, *args: Any, **kwargs: Any) -> Scaled:
+        return scaled.move(lambda m: F.interpolate(m, *args, **kwargs), x)
+
+    def nodes(self, graph: NodeGraph, x: Nodes, *args: Any, **kwargs: Any) -> Nodes:
+        return Nodes(_as_floats(lambda ids: F.interpolate(ids, *args, **kwargs), x.ids), x.weight)
+
+
+def _as_floats(operation: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:
+    """For operations without an integer version; exact, node numbers are far below 2^53."""
+    return operation(ids.to(torch.float64)).to(torch.int64)
 
 
 @operation("__setitem__")
@@ -118,6 +210,10 @@ class Assign(MoveRule):
     """x[index] = y on a tensor made for collecting results."""
 
     summary = "writes entries into a tensor"
+
+    def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        operation(*args)
+        return args[0]
 
     def squared(self, net: Squared, x: Any, index: Any, y: Any) -> Scaled:
         def write(base: Tensor, new: Tensor) -> Tensor:
@@ -128,9 +224,10 @@ class Assign(MoveRule):
         return scaled.move(write, as_scaled(net, x), as_scaled(net, y))
 
     def nodes(self, graph: NodeGraph, x: Any, index: Any, y: Any) -> Nodes:
-        base = graph.activation(x).clone()
-        base[index] = graph.activation(y)
-        return Nodes(base)
+        (base, new), weight = graph.alike(x, y)
+        base = base.clone()
+        base[index] = new
+        return Nodes(base, weight)
 
 
 @operation("_pack_padded_sequence")
@@ -142,7 +239,7 @@ class Pack(MoveRule):
         return data, None
 
     def nodes(self, graph: NodeGraph, x: Nodes, lengths: Tensor, batch_first: bool) -> Any:
-        return Nodes(torch._VF._pack_padded_sequence(x.ids, lengths, batch_first)[0]), None
+        return Nodes(torch._VF._pack_padded_sequence(x.ids, lengths, batch_first)[0], x.weight), None
 
 
 @operation("_pad_packed_sequence")
@@ -158,4 +255,4 @@ class Unpack(MoveRule):
         return padded, None
 
     def nodes(self, graph: NodeGraph, data: Nodes, sizes: Tensor, batch_first: bool, fill: float, total: int) -> Any:
-        return Nodes(torch._VF._pad_packed_sequence(data.ids, sizes, batch_first, -1, total)[0]), None
+        return Nodes(torch._VF._pad_packed_sequence(data.ids, sizes, batch_first, NOTHING, total)[0], data.weight), None

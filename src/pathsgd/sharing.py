@@ -1,0 +1,62 @@
+"""Which parameters some path uses more than once: only these have a kappa2.
+
+Followed by sets: every value knows the parameters that lie on paths into it, and a product of two values whose sets
+overlap puts one parameter twice on a path. The answer is by whole parameters and may name too many, never too few.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pathsgd.rules.base import Recording, Value
+
+
+@dataclass
+class Shared:
+    """Parameters that some path uses more than once."""
+
+    recurrent: set[str] = field(default_factory=set)
+    """... only as the recurrent matrix of RNN layers: kappa2 in closed form."""
+    general: set[str] = field(default_factory=set)
+    """... in any other way: kappa2 by automatic differentiation."""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.recurrent or name in self.general
+
+
+def parameters_shared_along_paths(recording: Recording) -> Shared:
+    names = {value: name for name, value in recording.parameters.items()}
+    upstream: dict[Value, frozenset[str]] = {value: frozenset([name]) for value, name in names.items()}
+    shared = Shared()
+    for step in recording.steps:
+        for product in step.products():
+            on_path: set[str] = set()
+            for factor in product:
+                names_of_factor = frozenset().union(*(upstream.get(v, frozenset()) for v in factor))
+                shared.general |= on_path & names_of_factor
+                on_path |= names_of_factor
+        for value in step.rule.recurrent(*step.args, **step.kwargs):
+            if value in names:
+                shared.recurrent.add(names[value])
+            else:  # made from parameters: no closed form in terms of those
+                shared.general |= upstream.get(value, frozenset())
+        everything = frozenset().union(*(upstream.get(v, frozenset()) for v in step.operands()))
+        upstream.update({value: everything for value in step.outputs if value is not None})
+    shared.recurrent -= shared.general
+    return shared
+
+
+def uses(recording: Recording) -> dict[str, int]:
+    """How often each parameter enters an operation, a recurrent layer's matrices once per time step."""
+    names = {value: name for name, value in recording.parameters.items()}
+    # A view of a parameter (a transpose, a slice) is that parameter, not a use of it.
+    viewed: dict[Value, str] = dict(names)
+    counts = dict.fromkeys(recording.parameters, 0)
+    for step in recording.steps:
+        operands = [viewed[v] for v in step.operands() if v in viewed]
+        if step.rule.moves and len(operands) == 1:
+            viewed.update({v: operands[0] for v in step.outputs if v is not None})
+            continue
+        for name in operands:
+            counts[name] += step.rule.repeats(*step.args, **step.kwargs)
+    return counts

@@ -1,0 +1,67 @@
+"""What no measurement can make sense of, refused before anything runs, each with what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from pathsgd.errors import UnsupportedOperation
+
+
+def tensors_in(inputs: Sequence[Any]) -> list[Tensor]:
+    return [a for a in tree_leaves(list(inputs)) if isinstance(a, Tensor)]
+
+
+def validate(model: nn.Module, inputs: Sequence[Any]) -> None:
+    """Raise TypeError, ValueError or UnsupportedOperation, naming what is wrong."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"expected a torch.nn.Module, got {type(model).__name__}")
+    _check_modules(model)
+    parameters = dict(model.named_parameters())
+    if not parameters:
+        raise ValueError("the model has no parameters: there are no paths to measure")
+    for name, p in parameters.items():
+        _check_parameter(name, p)
+    dtypes = {p.dtype: name for name, p in parameters.items()}
+    if len(dtypes) > 1:
+        examples = ", ".join(f"'{name}' is {dtype}" for dtype, name in dtypes.items())
+        raise TypeError(f"the parameters mix dtypes ({examples}); convert the model to one, e.g. model.float()")
+    _check_inputs(inputs, next(iter(dtypes)))
+
+
+def _check_modules(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
+            kind = "scripted or traced" if isinstance(module, torch.jit.ScriptModule) else "compiled"
+            where = f"module '{name}'" if name else "the model itself"
+            raise UnsupportedOperation(
+                type(module).__name__, where, f"{kind} code hides its operations; measure the plain eager module"
+            )
+
+
+def _check_parameter(name: str, p: Tensor) -> None:
+    if isinstance(p, nn.parameter.UninitializedParameter):
+        raise ValueError(f"parameter '{name}' is lazy and not initialised; run the model once first")
+    if not p.is_floating_point():
+        raise TypeError(f"parameter '{name}' is {p.dtype}; path quantities need real floating-point parameters")
+    if not bool(torch.isfinite(p.detach()).all()):
+        raise ValueError(f"parameter '{name}' has NaN or infinite entries; its paths have no finite weight")
+
+
+def _check_inputs(inputs: Sequence[Any], dtype: torch.dtype) -> None:
+    found = tensors_in(inputs)
+    if not found:
+        raise ValueError("no example input: pass at least one tensor of the shape the model takes")
+    for a in found:
+        if a.is_complex():
+            raise TypeError("an example input is complex; path quantities need real inputs")
+        if a.is_floating_point() and a.dtype != dtype:
+            raise TypeError(f"an example input is {a.dtype} but the parameters are {dtype}; convert one")
+        if a.numel() == 0:
+            raise ValueError(
+                f"an example input is empty (shape {tuple(a.shape)}); give it at least one step and example"
+            )

@@ -2,6 +2,7 @@
 
 from pathsgd import nn
 from pathsgd.errors import UnsupportedOperation
+from pathsgd.invariance import check_invariance
 from pathsgd.kappa import kappa
 from pathsgd.nodes import balance, node_spaces, random_rescaling, rescale_nodes
 from pathsgd.normalize import path_normalize_grad_
@@ -13,6 +14,7 @@ __all__ = [
     "PathSGD",
     "UnsupportedOperation",
     "balance",
+    "check_invariance",
     "gamma_sq",
     "kappa",
     "log_gamma_sq",

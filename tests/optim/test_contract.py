@@ -48,7 +48,7 @@ def test_every_parameter_moves_at_every_step(case, make):
 
 def test_the_loss_falls(case, make):
     optimizer, before = make(case.model), case.loss().item()
-    case.train(optimizer, 30)
+    case.train(optimizer, 10)
     assert case.loss().item() < before
 
 

@@ -63,17 +63,17 @@ def test_a_unit_that_nothing_enters_and_one_that_nothing_leaves(mlp, make, dtype
 
 
 @pytest.mark.parametrize("bias", [0.0, 0.5], ids=["no path at all", "a path through the output bias"])
-def test_an_output_layer_of_zeros_begins_to_learn(rnn, make, dtype, bias):
+def test_an_output_layer_of_zeros_begins_to_learn(rnn, make, bias):
     """gamma^2 is zero, or all flow goes past the units: the output layer moves first, then everything.
 
     Under the paper's rule everything moves too, but too far: behind an output weight w the step grows as 1/w.
     """
-    model, x, y = rnn.model.to(dtype), rnn.x.to(dtype), rnn.y.to(dtype)
+    model, x, y = rnn.model.float(), rnn.x.float(), rnn.y.float()
     nn.init.zeros_(model.out.weight)
     nn.init.constant_(model.out.bias, bias)
     optimizer, hidden = make(model), model.rnn.weight_hh_l0.detach().clone()
     first = (model(x) - y).square().mean().item()
-    for step in range(60):
+    for step in range(40):
         optimizer.zero_grad()
         (model(x) - y).square().mean().backward()
         optimizer.step()

@@ -8,7 +8,7 @@ powers cancel. Exactly, S takes T products of H x H (`exact_sum`).
 Perron's short cut. Powers of a nonnegative matrix approach rank one: A^n ~ l^n v w^T, A v = l v, w A = l w, w v = 1. If
 |A^m - l^m v w^T| <= tol * l^m v w^T holds entrywise for one m it holds for every n >= m, because A >= 0 and A v = l v:
 the certificate is checked once and the tail from m on is a single product. Matrices without a spectral gap (the
-identity) never pass and take the exact route. In the head, n < m, `adjoint=True` says that delta_t = A^T delta_{t+1} for
+identity) never pass and take the exact route. In the head, n < m, `adjoint=True` says delta_t = A^T delta_{t+1} for
 t < T (outputs at the last step only), which gives M_n = A^T M_{n+1} + delta_T h_{T-n-2}^T.
 """
 

@@ -1,0 +1,72 @@
+"""kappa2's sum: the sweep and the certified short cut against the definition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pathsgd import second_order
+
+
+def by_definition(A: Tensor, before: Tensor, delta: Tensor) -> Tensor:
+    steps = len(before)
+    total = torch.zeros_like(A)
+    for n in range(steps - 1):
+        lagged = sum(torch.outer(delta[s + n + 1], before[s]) for s in range(steps - n - 1))
+        total += torch.linalg.matrix_power(A, n).T * lagged
+    return total
+
+
+def sequences(A: Tensor, steps: int, every_step: bool) -> tuple[Tensor, Tensor]:
+    u, v = torch.rand(2, len(A), dtype=torch.double) + 0.01
+    before, delta = [torch.zeros_like(u)], [v]
+    for _ in range(steps - 1):
+        before.append(A @ before[-1] + u)
+        delta.append(A.T @ delta[-1] + (v if every_step else 0))
+    return torch.stack(before), torch.stack(delta[::-1])
+
+
+MATRICES = {
+    "uniform": lambda n: (torch.rand(n, n, dtype=torch.double) * 0.2 - 0.1).square() * 50 / n,
+    "normal": lambda n: (torch.randn(n, n, dtype=torch.double) / n**0.5).square(),
+    "identity": lambda n: torch.eye(n, dtype=torch.double),
+    "near identity": lambda n: (
+        torch.eye(n, dtype=torch.double) + 0.01 * torch.randn(n, n, dtype=torch.double)
+    ).square(),
+    "triangular": lambda n: torch.rand(n, n, dtype=torch.double).triu(1),
+    "zero": lambda n: torch.zeros(n, n, dtype=torch.double),
+    "cyclic": lambda n: torch.eye(n, dtype=torch.double).roll(1, 0),
+}
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+@pytest.mark.parametrize("every_step", [False, True])
+@given(hidden=st.integers(1, 9), steps=st.integers(1, 40), seed=st.integers(0, 99))
+@settings(max_examples=8, deadline=None)
+def test_both_routes_equal_the_definition(matrix: str, every_step: bool, hidden: int, steps: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    A = MATRICES[matrix](hidden)
+    before, delta = sequences(A, steps, every_step)
+    expected = by_definition(A, before, delta)
+    torch.testing.assert_close(second_order.exact_sum(A, before, delta), expected, rtol=1e-10, atol=0)
+    short = second_order.second_order_sum(A, before, delta, adjoint=not every_step, tolerance=1e-7)
+    torch.testing.assert_close(short, expected, rtol=1e-6, atol=0)
+
+
+def test_the_short_cut_is_taken_for_a_matrix_with_a_gap_and_not_for_the_identity() -> None:
+    torch.manual_seed(0)
+    dense, identity = MATRICES["normal"](40), MATRICES["identity"](40)
+    perron = second_order.dominant(dense)
+    assert perron is not None
+    powers = second_order.certified_powers(dense, perron, 48, 1e-6)
+    assert powers is not None and 1 < len(powers) < 48
+    # The certificate: from its power on, all powers are within the tolerance of rank one.
+    for n in (len(powers), len(powers) + 7):
+        power = torch.linalg.matrix_power(dense, n)
+        limit = perron.root**n * torch.outer(perron.right, perron.left)
+        assert float((power / limit - 1).abs().max()) <= 1.001e-6
+    perron = second_order.dominant(identity)
+    assert perron is None or second_order.certified_powers(identity, perron, 48, 1e-6) is None

@@ -48,7 +48,7 @@ class PathSGD(PathOptimizer):
         *,
         terms: Terms = "first",
         clip: float | None = 1.0,
-        growth: float | None = 1.0,
+        growth: float | None = 0.3,
         refresh_every: int = 1,
         maximize: bool = False,
         differentiable: bool = False,

@@ -1,9 +1,4 @@
-// States and their derivatives in the squared network of one recurrent layer, for one example:
-//
-//   h_1 = u,  h_{s+1} = A h_s + u          delta_T = v,  delta_s = A^T delta_{s+1} (+ v when every step has an output)
-//
-// with A = W_rec squared elementwise. Everything is scaled so that nothing overflows: what is computed is
-// h_s rho^-(s-1) and delta_s rho^-(T-s), by the same recurrences with A/rho and with u rho^-s, v rho^-(T-s) added.
+// Sequences of the squared network: see squared.h for what is computed.
 //
 // Several steps at a time. With row k the k-th state (k = 0 .. T-1, delta counted backwards) and `add` u or v,
 //   row_k = (A/rho)^R row_{k-R} + rho^-(k-R+1) row_{R-1}
@@ -11,20 +6,10 @@
 #include <memory>
 
 #include "blocks.h"
+#include "squared.h"
 #include "threads.h"
 
 namespace pathsgd {
-
-// W: type of the weights, F: type of the computation.
-template <class W, class F>
-struct SquaredCall {
-  int64_t steps, hidden, every_step, threads;
-  const W* w_rec;  // (hidden, hidden)
-  const F *u, *v;  // (hidden)
-  F *h, *delta;    // (steps, hidden): row s-1 belongs to step s
-  double inverse_rho;
-};
-
 namespace {
 
 constexpr long kPackedHidden = 256;  // up to here A fits in L2 with its transpose; beyond, W is read once per step

@@ -1,0 +1,22 @@
+// States and their derivatives in the squared network of one recurrent layer, for one example:
+//
+//   h_1 = u,  h_{s+1} = A h_s + u          delta_T = v,  delta_s = A^T delta_{s+1} (+ v when every step has an output)
+//
+// with A = W_rec squared elementwise. Everything is scaled so that nothing overflows: what is computed is
+// h_s rho^-(s-1) and delta_s rho^-(T-s), by the same recurrences with A/rho and with u rho^-s, v rho^-(T-s) added.
+#pragma once
+#include <cstdint>
+
+namespace pathsgd {
+
+// W: type of the weights, F: type of the computation.
+template <class W, class F>
+struct SquaredCall {
+  int64_t steps, hidden, every_step, threads;
+  const W* w_rec;  // (hidden, hidden)
+  const F *u, *v;  // (hidden)
+  F *h, *delta;    // (steps, hidden): row s-1 belongs to step s
+  double inverse_rho;
+};
+
+}  // namespace pathsgd

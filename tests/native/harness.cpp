@@ -1,0 +1,202 @@
+// Runs the kernels under sanitizers: every array has exactly its size, every option is used, and each result is
+// compared with plain loops. Inputs are multiples of 1/8, so that forward passes of these few steps are exact and a
+// value near zero falls on the same side of relu for both.
+#include <cmath>
+#include <cstdio>
+#include <vector>
+
+#include "rnn.h"
+#include "squared.h"
+#include "threads.h"
+
+extern "C" {
+int pathsgd_forward_float(const pathsgd::ForwardCall<float>*);
+int pathsgd_forward_double(const pathsgd::ForwardCall<double>*);
+int pathsgd_backward_float(const pathsgd::BackwardCall<float>*);
+int pathsgd_backward_double(const pathsgd::BackwardCall<double>*);
+int pathsgd_squared_float_float(const pathsgd::SquaredCall<float, float>*);
+int pathsgd_squared_float_double(const pathsgd::SquaredCall<float, double>*);
+int pathsgd_squared_double_double(const pathsgd::SquaredCall<double, double>*);
+void pathsgd_set_thread_runner(pathsgd::ThreadRunner);
+}
+
+namespace {
+
+using std::vector;
+int failures = 0;
+unsigned state = 1;
+
+double draw() {  // a multiple of 1/8 in [-1, 1)
+  state = state * 1664525u + 1013904223u;
+  return static_cast<int>(state >> 28) / 8.0 - 1.0;
+}
+template <class F>
+vector<F> random(size_t count) {
+  vector<F> values(count);
+  for (F& value : values) value = static_cast<F>(draw());
+  return values;
+}
+template <class F>
+void expect_same(const char* what, const vector<F>& found, const vector<double>& expected) {
+  double largest = 1e-30, worst = 0;
+  for (double value : expected) largest = std::max(largest, std::abs(value));
+  for (size_t i = 0; i < found.size(); i++) {
+    const double difference = std::abs(found[i] - expected[i]);
+    worst = difference <= worst ? worst : difference;  // keeps NaN
+  }
+  if (!(worst <= largest * (sizeof(F) == 4 ? 1e-5 : 1e-13))) {
+    std::printf("%s: differs by %g of %g\n", what, worst, largest);
+    failures++;
+  }
+}
+
+struct Case {
+  long steps, batch, hidden, inputs;
+  bool packed, reversed, x, bias, h0, dout, dh_n, keep, sums;
+};
+
+// Rows of each step: falling for packed sequences.
+vector<int64_t> starts_of(const Case& c) {
+  vector<int64_t> starts{0};
+  for (long t = 0; t < c.steps; t++) starts.push_back(starts.back() + (c.packed ? std::max(1L, c.batch - 3 * t) : c.batch));
+  return starts;
+}
+
+template <class F>
+int forward(const pathsgd::ForwardCall<F>& call) {
+  if constexpr (sizeof(F) == 4) return pathsgd_forward_float(&call);
+  else return pathsgd_forward_double(&call);
+}
+template <class F>
+int backward(const pathsgd::BackwardCall<F>& call) {
+  if constexpr (sizeof(F) == 4) return pathsgd_backward_float(&call);
+  else return pathsgd_backward_double(&call);
+}
+
+template <class F>
+void run(const Case& c) {
+  const long H = c.hidden, I = c.inputs, stride = H + 3;  // rows of out lie apart, as those of one direction do
+  const vector<int64_t> starts = starts_of(c);
+  const long rows = starts.back();
+  const auto x = random<F>(rows * I), w_in = random<F>(H * I), b_in = random<F>(H), b_rec = random<F>(H);
+  const auto w_rec = random<F>(H * H), h0 = random<F>(c.batch * H), dh_n = random<F>(c.batch * H);
+  const auto dout = random<F>((rows - 1) * stride + H);
+  const pathsgd::Shape shape{c.steps, c.batch, H, I, c.reversed, 3, c.packed ? starts.data() : nullptr};
+  const auto rows_at = [&](long t) { return starts[t + 1] - starts[t]; };
+  const auto step_at = [&](long p) { return c.reversed ? c.steps - 1 - p : p; };
+
+  // Plain loops, forward: z and h per row.
+  vector<double> projected(rows * H), h(rows * H), h_n(c.batch * H);
+  for (long r = 0; r < rows; r++)
+    for (long n = 0; n < H; n++) {
+      double z = c.bias ? b_in[n] + b_rec[n] : 0;
+      for (long i = 0; i < I; i++) z += double(w_in[n * I + i]) * x[r * I + i];
+      projected[r * H + n] = z;
+    }
+  const auto before = [&](long p, long r, long k) -> double {
+    if (p > 0 && r < rows_at(step_at(p - 1))) return h[(starts[step_at(p - 1)] + r) * H + k];
+    return c.h0 ? h0[r * H + k] : 0;
+  };
+  for (long p = 0; p < c.steps; p++)
+    for (long r = 0; r < rows_at(step_at(p)); r++)
+      for (long n = 0; n < H; n++) {
+        const long row = starts[step_at(p)] + r;
+        double z = projected[row * H + n];
+        for (long k = 0; k < H; k++) z += double(w_rec[n * H + k]) * before(p, r, k);
+        h_n[r * H + n] = h[row * H + n] = z > 0 ? z : 0;
+      }
+
+  vector<F> out((rows - 1) * stride + H), last(c.batch * H);
+  if (!c.x)
+    for (long r = 0; r < rows; r++)
+      for (long n = 0; n < H; n++) out[r * stride + n] = static_cast<F>(projected[r * H + n]);
+  failures += forward<F>({shape, c.x ? x.data() : nullptr, w_in.data(), c.bias ? b_in.data() : nullptr,
+                          c.bias ? b_rec.data() : nullptr, w_rec.data(), c.h0 ? h0.data() : nullptr, out.data(), stride, last.data()});
+  vector<F> dense(rows * H);
+  for (long r = 0; r < rows; r++)
+    for (long n = 0; n < H; n++) dense[r * H + n] = out[r * stride + n];
+  expect_same("h", dense, h);
+  expect_same("h_n", last, h_n);
+
+  // Plain loops, backward.
+  vector<double> dz(rows * H), carry(c.batch * H), dw_rec(H * H), dw_in(H * I), dbias(H);
+  for (long k = 0; k < c.batch * H; k++) carry[k] = c.dh_n ? dh_n[k] : 0;
+  for (long p = c.steps - 1; p >= 0; p--)
+    for (long r = 0; r < rows_at(step_at(p)); r++) {
+      const long row = starts[step_at(p)] + r;
+      vector<double> next(H);
+      for (long n = 0; n < H; n++) {
+        const double d = h[row * H + n] > 0 ? carry[r * H + n] + (c.dout ? dout[row * stride + n] : 0) : 0;
+        dz[row * H + n] = d;
+        dbias[n] += d;
+        for (long k = 0; k < H; k++) next[k] += w_rec[n * H + k] * d, dw_rec[n * H + k] += d * before(p, r, k);
+        for (long i = 0; i < I; i++) dw_in[n * I + i] += d * x[row * I + i];
+      }
+      for (long k = 0; k < H; k++) carry[r * H + k] = next[k];
+    }
+  vector<F> got_dz(rows * H), got_dh0(c.batch * H), got_rec(H * H), got_in(H * I), got_bias(H);
+  failures += backward<F>({shape, x.data(), w_rec.data(), c.h0 ? h0.data() : nullptr, out.data(), stride,
+                           c.dout ? dout.data() : nullptr, stride, c.dh_n ? dh_n.data() : nullptr, c.keep ? got_dz.data() : nullptr,
+                           c.h0 ? got_dh0.data() : nullptr, c.sums ? got_rec.data() : nullptr, c.sums && c.x ? got_in.data() : nullptr,
+                           got_bias.data()});
+  if (c.keep) expect_same("dz", got_dz, dz);
+  if (c.h0) expect_same("dh0", got_dh0, carry);
+  if (c.sums) expect_same("dW_rec", got_rec, dw_rec);
+  if (c.sums && c.x) expect_same("dW_in", got_in, dw_in);
+  expect_same("dbias", got_bias, dbias);
+}
+
+template <class W, class F, class Kernel>
+void run_squared(Kernel kernel, long steps, long hidden, bool every) {
+  const auto w = random<W>(hidden * hidden);
+  auto u = random<F>(hidden), v = random<F>(hidden);
+  for (long n = 0; n < hidden; n++) u[n] += F(1.125), v[n] += F(1.125);
+  const double scale = 1.0 / hidden;
+  vector<double> h(steps * hidden), delta(steps * hidden);
+  for (long s = 0; s < steps; s++)
+    for (long n = 0; n < hidden; n++) {
+      const double power = std::pow(scale, s);
+      double a = power * u[n], b = every || s == 0 ? power * v[n] : 0;
+      for (long k = 0; k < hidden && s > 0; k++) {
+        a += scale * w[n * hidden + k] * w[n * hidden + k] * h[(s - 1) * hidden + k];
+        b += scale * w[k * hidden + n] * w[k * hidden + n] * delta[(steps - s) * hidden + k];
+      }
+      h[s * hidden + n] = a;
+      delta[(steps - 1 - s) * hidden + n] = b;
+    }
+  vector<F> got_h(steps * hidden), got_delta(steps * hidden);
+  const pathsgd::SquaredCall<W, F> call{steps, hidden, every, 3, w.data(), u.data(), v.data(), got_h.data(), got_delta.data(), scale};
+  failures += kernel(&call);
+  expect_same("squared h", got_h, h);
+  expect_same("squared delta", got_delta, delta);
+}
+
+// Threads one after the other; of three asked for, only two come.
+void two_threads(int, pathsgd::ThreadBody body, void* context) {
+  for (int thread = 0; thread < 2; thread++) body(context, thread, 2);
+}
+
+}  // namespace
+
+int main() {
+  const long shapes[][4] = {{4, 1, 1, 1}, {4, 5, 3, 2}, {3, 11, 7, 1}, {4, 13, 16, 3}, {3, 140, 25, 2}, {2, 9, 100, 17}, {2, 5, 260, 1}, {1, 3, 40, 4}};
+  for (pathsgd::ThreadRunner runner : {static_cast<pathsgd::ThreadRunner>(nullptr), &two_threads}) {
+    pathsgd_set_thread_runner(runner);
+    for (const auto& s : shapes)
+      for (int bits = 0; bits < 16; bits++) {
+        const bool a = bits & 1, b = bits & 2, c = bits & 4, d = bits & 8;
+        const Case one{s[0], s[1], s[2], s[3], a, b, c, a != c, d, a == d, b != d, c == d, a || b};
+        run<float>(one);
+        run<double>(one);
+      }
+    for (long hidden : {1, 5, 16, 33, 259})
+      for (long steps : {1, 2, 7, 70})
+        for (bool every : {false, true}) {
+          run_squared<float, float>(pathsgd_squared_float_float, steps, hidden, every);
+          run_squared<float, double>(pathsgd_squared_float_double, steps, hidden, every);
+          run_squared<double, double>(pathsgd_squared_double_double, steps, hidden, every);
+        }
+  }
+  std::printf("%d failures\n", failures);
+  return failures != 0;
+}

@@ -7,6 +7,7 @@ from collections import defaultdict
 
 import pytest
 import torch
+from torch import nn
 
 from pathsgd import PathAdam, PathSGD
 
@@ -47,6 +48,28 @@ def test_resumed_runs_continue_bit_for_bit(rnn, values, make, dtype):
     again.load_state_dict(checkpoint["optimizer"])
     rnn.train(again, 10, resumed)
     assert torch.equal(values(resumed), values(rnn.model))
+
+
+def test_resumed_batch_normalisation_continues_bit_for_bit(values, make):
+    """Running statistics are zero when the first run is recorded and are not when the second is."""
+    torch.manual_seed(6)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 1)).double()
+    x = torch.randn(8, 3, dtype=torch.float64) + 1
+
+    def train(net, optimizer):
+        for _ in range(5):
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+
+    optimizer = make(model)
+    train(model, optimizer)
+    resumed = copy.deepcopy(model)
+    again = make(resumed)
+    again.load_state_dict(saved_and_loaded(optimizer.state_dict()))
+    train(model, optimizer)
+    train(resumed, again)
+    assert torch.equal(values(resumed), values(model))
 
 
 def counted(optimizer):

@@ -192,6 +192,8 @@ class PathOptimiser(GradientOptimiser):
     """Bound on the dual norm of the gradient, which node-wise rescaling leaves alone; 0: none."""
     weight_decay: float = 0.0
     """Share of each parameter taken away per unit of learning rate."""
+    step_growth: float = 0.3
+    """Bound on how much a step changes what the recurrent matrix does over all steps, as a log factor; 0: none."""
     refresh_every: int = 10
     """Steps for which kappa is used before it is measured anew."""
 
@@ -205,6 +207,7 @@ class PathOptimiser(GradientOptimiser):
             "lr": self.lr,
             "weight_decay": self.weight_decay,
             "clip": self.clip or None,
+            "growth": self.step_growth or None,
             "refresh_every": self.refresh_every,
             "output": 0,
             # The state that text carries from window to window is no input of the network; where sequences are whole,

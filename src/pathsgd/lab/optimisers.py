@@ -278,7 +278,7 @@ class PathAdamOptimiser(PathAdamBase):
     name: ClassVar[str] = "path-adam"
     title: ClassVar[str] = "PathAdam"
 
-    rho: float = 0.5
+    rho: float = 1.0
     """Balance of the metric: 0 is the paper's, 1 is Euclidean in balanced coordinates."""
 
     def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:

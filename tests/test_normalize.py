@@ -11,7 +11,7 @@ from torch import nn
 import pathsgd
 from pathsgd import kappa, log_gamma_sq, path_normalize_grad_, random_rescaling
 from pathsgd.measure import Geometry
-from pathsgd.normalize import clip_factor, inverse, inverse_metric, metric, path_flow
+from pathsgd.normalize import clip_factor, inverse, inverse_metric, metric, path_flow, spectral_norm
 
 
 def rnn(seed=0, layers=1, dtype=torch.float64):
@@ -212,3 +212,20 @@ def test_a_clipped_norm_is_within_the_bound(norm, clip):
 def test_clipping_what_is_not_finite():
     assert clip_factor(math.nan, 1.0) == clip_factor(math.inf, 1.0) == 0.0
     assert clip_factor(math.inf, None) == 1.0
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_the_spectral_norm_is_found_within_a_few_calls(scale):
+    """float32, where the squares of such entries would be zero or infinite."""
+    torch.manual_seed(0)
+    matrix, direction = torch.randn(6, 9) * scale, torch.ones(9)
+    for _ in range(10):
+        found, direction = spectral_norm(matrix, direction)
+        assert found <= torch.linalg.matrix_norm(matrix.double(), 2).item() * (1 + 1e-5)
+    assert found == pytest.approx(torch.linalg.matrix_norm(matrix.double(), 2).item(), rel=1e-3)
+
+
+def test_the_spectral_norm_of_nothing_keeps_its_direction():
+    start = torch.ones(3)
+    assert spectral_norm(torch.zeros(2, 3), start) == (0.0, start)
+    assert math.isnan(spectral_norm(torch.full((2, 3), math.nan), start)[0])

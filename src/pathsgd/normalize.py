@@ -165,11 +165,16 @@ def spectral_norm(matrix: Tensor, start: Tensor, iterations: int = 2) -> tuple[f
     A few iterations suffice from step to step: the dominant direction of successive updates changes slowly, and what
     is missed in one step is found in the next.
     """
+    largest = torch.linalg.vector_norm(matrix, math.inf)
+    size = float(largest)
+    if not 0 < size < math.inf:
+        return size, start
+    unit = matrix / largest  # entries up to 1: products over all iterations stay in the range of any dtype
     v = start
     for _ in range(iterations):
-        v = matrix.t() @ (matrix @ v)
-        v = v / v.norm().clamp(min=torch.finfo(v.dtype).tiny)
-    return float((matrix @ v).norm()), v
+        v = torch.mv(unit.t(), torch.mv(unit, v))
+    v = v / torch.linalg.vector_norm(v).clamp(min=torch.finfo(v.dtype).tiny)
+    return size * float(torch.linalg.vector_norm(torch.mv(unit, v))), v
 
 
 def refuse_sparse(names: Sequence[str], grads: Sequence[Tensor]) -> None:

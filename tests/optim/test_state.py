@@ -15,6 +15,7 @@ OPTIMISERS = {
     "PathSGD": lambda m: PathSGD(m, 0.05),
     "PathSGD momentum, seldom": lambda m: PathSGD(m, 0.02, momentum=0.9, refresh_every=7),
     "PathSGD nesterov": lambda m: PathSGD(m, 0.02, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "PathSGD bounded growth, seldom": lambda m: PathSGD(m, 0.05, momentum=0.9, growth=0.01, refresh_every=7),
     "PathAdam": lambda m: PathAdam(m, 0.01),
     "PathAdam seldom": lambda m: PathAdam(m, 0.01, refresh_every=7),
     "PathAdam of the paper, seldom": lambda m: PathAdam(m, 0.01, geometry="paper", refresh_every=7),

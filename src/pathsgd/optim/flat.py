@@ -25,12 +25,15 @@ class Flat:
     def __init__(self, group: dict[str, Any], names: list[str], params: list[Tensor], states: list[dict[str, Any]]):
         self.group, self.names, self.params, self.states = group, names, params, states
         self.whitened = params[0].new_zeros(sum(p.numel() for p in params))
+        self._whitened_views: list[Tensor] = []
         self._whitened_views = self.views(self.whitened)
         self._vectors: dict[str, Tensor] = {}
         self._views: dict[str, list[Tensor]] = {}
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """The parts of a vector that belong to each parameter, in its shape."""
+        if vector is self.whitened and self._whitened_views:
+            return self._whitened_views
         parts = vector.split([p.numel() for p in self.params])
         return [part.view(p.shape) for part, p in zip(parts, self.params)]
 
@@ -58,8 +61,7 @@ class Flat:
 
     def add_(self, vector: Tensor, alpha: float) -> None:
         """p <- p + alpha * its part of the vector."""
-        views = self._whitened_views if vector is self.whitened else self.views(vector)
-        torch._foreach_add_(self.params, views, alpha=alpha)
+        torch._foreach_add_(self.params, self.views(vector), alpha=alpha)
 
     def scale_(self, factor: float) -> None:
         """p <- factor * p."""

@@ -136,12 +136,17 @@ class Geometry:
 
 
 def shape_key(inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """What a recording depends on: shapes and dtypes, and values where they are structure (lengths, flags)."""
+    """What a recording depends on: shapes and dtypes, and values where they are structure (lengths, flags).
+
+    Integer vectors beside other inputs are taken for lengths; where there is nothing else they are indices.
+    """
+    leaves = tree_leaves(list(inputs))
+    has_others = any(isinstance(a, Tensor) and (a.is_floating_point() or a.dim() > 1) for a in leaves)
 
     def key(a: Any) -> Any:
         if not isinstance(a, Tensor):
             return a if isinstance(a, (int, float, str, bool, type(None))) else id(a)
-        values = tuple(a.tolist()) if a.dim() == 1 and not a.is_floating_point() else None
-        return tuple(a.shape), a.dtype, a.device, values
+        is_structure = has_others and a.dim() == 1 and not a.is_floating_point()
+        return tuple(a.shape), a.dtype, a.device, tuple(a.tolist()) if is_structure else None
 
-    return tuple(key(a) for a in tree_leaves(list(inputs)))
+    return tuple(key(a) for a in leaves)

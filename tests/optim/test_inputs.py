@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence
 
 import pathsgd.measure
 from pathsgd import PathAdam, PathSGD, kappa
@@ -85,10 +85,11 @@ def test_a_metric_that_still_serves_costs_no_recording(rnn, recordings, optimise
     assert recordings == [[(8, 1, 3)]]
 
 
-def test_the_number_of_remembered_shapes_is_bounded(mlp, optimiser):
+def test_the_number_of_remembered_shapes_is_bounded(mlp, monkeypatch, optimiser):
+    monkeypatch.setattr(pathsgd.measure, "_REMEMBERED", 4)
     optimizer = optimiser(mlp.model)
-    train(mlp.model, optimizer, *(torch.randn(size, 3, dtype=torch.float64) for size in range(1, 70)))
-    assert len(optimizer._geometry._structures) == 64
+    train(mlp.model, optimizer, *(torch.randn(size, 3, dtype=torch.float64) for size in range(1, 8)))
+    assert len(optimizer._geometry._structures) == 4
 
 
 class Words(nn.Module):
@@ -113,6 +114,33 @@ def test_measurements_are_not_taken_for_forward_passes(recordings, optimiser):
     assert [tuple(a.shape) for a in optimizer.inputs()] == [(6, 5)]
     train(model, optimizer, words)
     assert recordings == [[(6, 5)]]
+
+
+def test_indices_are_not_structure(recordings, optimiser):
+    """A batch of single words, others each time, is one shape."""
+    model = nn.Sequential(nn.Embedding(7, 4), nn.ReLU(), nn.Linear(4, 2))
+    train(model, optimiser(model), *(torch.randint(0, 7, (6,)) for _ in range(4)))
+    assert recordings == [[(6,)]]
+
+
+def test_lengths_are_structure(recordings, optimiser):
+    """Beside the sequences, integers say how long they are: another network."""
+
+    class Padded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.out = nn.RNN(2, 3, nonlinearity="relu", batch_first=True), nn.Linear(3, 1)
+
+        def forward(self, x, lengths):
+            return self.out(self.rnn(pack_padded_sequence(x, lengths, batch_first=True))[1][0])
+
+    model = Padded()
+    optimizer = optimiser(model)
+    for lengths in ([4, 2], [3, 3], [4, 2]):
+        optimizer.zero_grad()
+        model(torch.randn(2, 4, 2), torch.tensor(lengths)).square().mean().backward()
+        optimizer.step()
+    assert len(recordings) == 2
 
 
 def test_evaluations_do_not_count(rnn, optimiser):

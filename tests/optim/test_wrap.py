@@ -24,18 +24,18 @@ def make(request):
 
 
 @pytest.mark.parametrize("options", [{}, {"rho": 0.5}, {"relative": True, "clip": 0.1}, {"terms": "both"}], ids=str)
-def test_each_step_sees_what_path_normalize_grad_makes(case, values, make, options):
-    twin = case.copy()
-    optimizer, plain = make(case.model.parameters()), make(twin.parameters())
-    handle = wrap(optimizer, case.model, **options)
+def test_each_step_sees_what_path_normalize_grad_makes(rnn, values, make, options):
+    twin = rnn.copy()
+    optimizer, plain = make(rnn.model.parameters()), make(twin.parameters())
+    handle = wrap(optimizer, rnn.model, **options)
     for _ in range(3):
-        case.train(optimizer, 1)
+        rnn.train(optimizer, 1)
         plain.zero_grad()
-        case.loss(twin).backward()
-        norm = pathsgd.path_normalize_grad_(twin, case.x, **options)
+        rnn.loss(twin).backward()
+        norm = pathsgd.path_normalize_grad_(twin, rnn.x, **options)
         plain.step()
         assert handle.dual_norm == pytest.approx(norm.item(), rel=1e-12)
-        torch.testing.assert_close(values(case.model), values(twin), rtol=1e-12, atol=0)
+        torch.testing.assert_close(values(rnn.model), values(twin), rtol=1e-12, atol=0)
 
 
 def test_wrapped_sgd_is_path_sgd(case, values):

@@ -58,7 +58,8 @@ struct Case {
 // Rows of each step: falling for packed sequences.
 vector<int64_t> starts_of(const Case& c) {
   vector<int64_t> starts{0};
-  for (long t = 0; t < c.steps; t++) starts.push_back(starts.back() + (c.packed ? std::max(1L, c.batch - 3 * t) : c.batch));
+  for (long t = 0; t < c.steps; t++)
+    starts.push_back(starts.back() + (c.packed ? std::max(1L, c.batch - 3 * t) : c.batch));
   return starts;
 }
 
@@ -110,8 +111,9 @@ void run(const Case& c) {
   if (!c.x)
     for (long r = 0; r < rows; r++)
       for (long n = 0; n < H; n++) out[r * stride + n] = static_cast<F>(projected[r * H + n]);
-  failures += forward<F>({shape, c.x ? x.data() : nullptr, w_in.data(), c.bias ? b_in.data() : nullptr,
-                          c.bias ? b_rec.data() : nullptr, w_rec.data(), c.h0 ? h0.data() : nullptr, out.data(), stride, last.data()});
+  const auto either = [](bool given, auto& values) { return given ? values.data() : nullptr; };
+  failures += forward<F>({shape, either(c.x, x), w_in.data(), either(c.bias, b_in), either(c.bias, b_rec), w_rec.data(),
+                          either(c.h0, h0), out.data(), stride, last.data()});
   vector<F> dense(rows * H);
   for (long r = 0; r < rows; r++)
     for (long n = 0; n < H; n++) dense[r * H + n] = out[r * stride + n];
@@ -135,10 +137,9 @@ void run(const Case& c) {
       for (long k = 0; k < H; k++) carry[r * H + k] = next[k];
     }
   vector<F> got_dz(rows * H), got_dh0(c.batch * H), got_rec(H * H), got_in(H * I), got_bias(H);
-  failures += backward<F>({shape, x.data(), w_rec.data(), c.h0 ? h0.data() : nullptr, out.data(), stride,
-                           c.dout ? dout.data() : nullptr, stride, c.dh_n ? dh_n.data() : nullptr, c.keep ? got_dz.data() : nullptr,
-                           c.h0 ? got_dh0.data() : nullptr, c.sums ? got_rec.data() : nullptr, c.sums && c.x ? got_in.data() : nullptr,
-                           got_bias.data()});
+  failures += backward<F>({shape, x.data(), w_rec.data(), either(c.h0, h0), out.data(), stride, either(c.dout, dout),
+                           stride, either(c.dh_n, dh_n), either(c.keep, got_dz), either(c.h0, got_dh0),
+                           either(c.sums, got_rec), either(c.sums && c.x, got_in), got_bias.data()});
   if (c.keep) expect_same("dz", got_dz, dz);
   if (c.h0) expect_same("dh0", got_dh0, carry);
   if (c.sums) expect_same("dW_rec", got_rec, dw_rec);
@@ -165,7 +166,8 @@ void run_squared(Kernel kernel, long steps, long hidden, bool every) {
       delta[(steps - 1 - s) * hidden + n] = b;
     }
   vector<F> got_h(steps * hidden), got_delta(steps * hidden);
-  const pathsgd::SquaredCall<W, F> call{steps, hidden, every, 3, w.data(), u.data(), v.data(), got_h.data(), got_delta.data(), scale};
+  const pathsgd::SquaredCall<W, F> call{steps,    hidden,   every,        3,                w.data(),
+                                        u.data(), v.data(), got_h.data(), got_delta.data(), scale};
   failures += kernel(&call);
   expect_same("squared h", got_h, h);
   expect_same("squared delta", got_delta, delta);
@@ -179,7 +181,8 @@ void two_threads(int, pathsgd::ThreadBody body, void* context) {
 }  // namespace
 
 int main() {
-  const long shapes[][4] = {{4, 1, 1, 1}, {4, 5, 3, 2}, {3, 11, 7, 1}, {4, 13, 16, 3}, {3, 140, 25, 2}, {2, 9, 100, 17}, {2, 5, 260, 1}, {1, 3, 40, 4}};
+  const long shapes[][4] = {{4, 1, 1, 1},    {4, 5, 3, 2},    {3, 11, 7, 1},   {4, 13, 16, 3},
+                            {3, 140, 25, 2}, {2, 9, 100, 17}, {2, 5, 260, 1}, {1, 3, 40, 4}};
   for (pathsgd::ThreadRunner runner : {static_cast<pathsgd::ThreadRunner>(nullptr), &two_threads}) {
     pathsgd_set_thread_runner(runner);
     for (const auto& s : shapes)

@@ -32,9 +32,8 @@ class Backward {
     const long depth = recurrent_ + inputs_ + 1, tile = std::min<long>(kTileRows, call.shape.batch);
     // Every thread's sums exist and are clear even when fewer threads arrive than were asked for. Three steps of room:
     // the rows of the step after must outlive a return to the start.
-    for (long thread = 0; thread < threads; thread++) {
+    for (long thread = 0; thread < threads; thread++)
       outer_.push_back(std::make_unique<OuterSum<F>>(3 * tile, depth, hidden_));
-    }
   }
 
   void run() {
@@ -49,6 +48,8 @@ class Backward {
   }
 
  private:
+  const F* state(long row) const { return call_.out + row * call_.out_stride; }
+
   // All steps for the sequences in rows [first, last).
   void sweep(long first, long last, OuterSum<F>& outer) const {
     const F* after = nullptr;
@@ -56,16 +57,15 @@ class Backward {
       const long t = walk_.step(position), end = std::min(last, walk_.rows(t));
       if (end <= first) continue;
       if (!outer.has_room(end - first)) outer.flush();
-      F* dz = outer.dz();
       const long ends = std::clamp(walk_.continuing(position), first, end);
       const long starts = std::clamp(walk_.continued(position), first, end);
-      const F* before = starts > first ? call_.out + (walk_.first_row(walk_.step(position - 1)) + first) * call_.out_stride : nullptr;
-      step(t, first, ends, after, before, dz, outer.dz_stride_);
-      step(t, ends, end, nullptr, nullptr, dz + (ends - first) * outer.dz_stride_, outer.dz_stride_);
-      if (call_.dh0 && starts < end)
-        product({dz + (starts - first) * outer.dz_stride_, nullptr, nullptr, nullptr, nullptr, call_.dh0 + starts * hidden_, hidden_, hidden_},
-                end - starts, outer.dz_stride_);
-      if (call_.dz) keep(t, first, end, dz, outer.dz_stride_);
+      const F* before = starts > first ? state(walk_.first_row(walk_.step(position - 1)) + first) : nullptr;
+      const long stride = outer.dz_stride();
+      F* dz = outer.dz();
+      step(t, first, ends, after, before, dz, stride);
+      step(t, ends, end, nullptr, nullptr, dz + (ends - first) * stride, stride);
+      if (call_.dh0) to_start(starts, end, dz + (starts - first) * stride, stride);
+      if (call_.dz) keep(t, first, end, dz, stride);
       gather(t, first, starts, end, before, outer);
       outer.advance(end - first);
       after = dz;
@@ -76,9 +76,15 @@ class Backward {
   // dz of rows [first, last) of step t; `after` is null for rows that end here.
   void step(long t, long first, long last, const F* after, const F* soon, F* dz, long dz_stride) const {
     const long row = walk_.first_row(t) + first;
-    product({after, call_.dout ? call_.dout + row * call_.dout_stride : nullptr,
-             call_.dh_n && !after ? call_.dh_n + first * hidden_ : nullptr, call_.out + row * call_.out_stride, soon, dz, dz_stride,
-             padded<F>(hidden_)}, last - first, dz_stride);
+    const F* dout = call_.dout ? call_.dout + row * call_.dout_stride : nullptr;
+    const F* dh_n = call_.dh_n && !after ? call_.dh_n + first * hidden_ : nullptr;
+    product({after, dout, dh_n, state(row), soon, dz, dz_stride, padded<F>(hidden_)}, last - first, dz_stride);
+  }
+
+  // Rows [first, last) begin at the step whose dz is given: what they pass on is the gradient of h_0.
+  void to_start(long first, long last, const F* dz, long dz_stride) const {
+    F* dh0 = call_.dh0 + first * hidden_;
+    product({dz, nullptr, nullptr, nullptr, nullptr, dh0, hidden_, hidden_}, last - first, dz_stride);
   }
 
   void product(const Rows<F>& rows, long count, long dz_stride) const {
@@ -118,9 +124,10 @@ class Backward {
     if (rows.dout) add_block(acc, rows.dout + r * call_.dout_stride + column, call_.dout_stride, left);
     if (rows.dh_n) add_block(acc, rows.dh_n + r * hidden_ + column, hidden_, left);
     if (!rows.h) return;
+    const F* h = rows.h + r * call_.out_stride + column;
     PATHSGD_UNROLL for (int i = 0; i < BlockRows; i++)
       PATHSGD_UNROLL for (int j = 0; j < Vectors; j++)
-        acc[i][j] = where_active<F>(load_vector<Vectors>(rows.h + (r + i) * call_.out_stride + column, j, left), acc[i][j]);
+        acc[i][j] = where_active<F>(load_vector<Vectors>(h + i * call_.out_stride, j, left), acc[i][j]);
   }
 
   void keep(long t, long first, long last, const F* dz, long dz_stride) const {
@@ -139,7 +146,7 @@ class Backward {
     }
   }
 
-  // Adds up the threads' sums and turns rows [first, first+depth) from (depth, hidden) to the parameter's (hidden, depth).
+  // Adds up the threads' sums and turns `depth` rows of them from (depth, hidden) to the parameter's (hidden, depth).
   void finish(F* to, long depth, long first) const {
     constexpr long kBlock = 16;
     for (long n0 = 0; n0 < hidden_; n0 += kBlock)
@@ -173,4 +180,6 @@ int backward(const BackwardCall<F>& call) {
 }  // namespace pathsgd
 
 PATHSGD_EXPORT int pathsgd_backward_float(const pathsgd::BackwardCall<float>* call) { return pathsgd::backward(*call); }
-PATHSGD_EXPORT int pathsgd_backward_double(const pathsgd::BackwardCall<double>* call) { return pathsgd::backward(*call); }
+PATHSGD_EXPORT int pathsgd_backward_double(const pathsgd::BackwardCall<double>* call) {
+  return pathsgd::backward(*call);
+}

@@ -34,6 +34,7 @@ class Buffer {
   ~Buffer() { std::free(data_); }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
+  void swap(Buffer& other) { std::swap(data_, other.data_); }  // of equal size
   void clear() { std::fill_n(data_, count_, F(0)); }
   F* data() { return data_; }
   const F* data() const { return data_; }
@@ -78,7 +79,9 @@ class Packed {
     for (const Panel& panel : panels_) pack(panel, source, depth, columns, k_stride, n_stride);
   }
   const std::vector<Panel>& panels() const { return panels_; }
-  const F* row(const Panel& panel, long k) const { return memory_.data() + panel.offset + k * panel.vectors * kLanes<F>; }
+  const F* row(const Panel& panel, long k) const {
+    return memory_.data() + panel.offset + k * panel.vectors * kLanes<F>;
+  }
 
  private:
   // Sixteen depths at a time: whichever of the two strides is one, both sides stay in cache.

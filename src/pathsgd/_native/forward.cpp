@@ -21,8 +21,8 @@ class Forward {
  public:
   explicit Forward(const ForwardCall<F>& call)
       : call_(call), walk_(call.shape), hidden_(call.shape.hidden), inputs_(call.x ? call.shape.inputs : 0),
-        columns_(padded<F>(hidden_)), w_rec_(call.w_rec, hidden_, hidden_, 1, hidden_), w_in_(call.w_in, inputs_, hidden_, 1, inputs_),
-        bias_(columns_) {
+        columns_(padded<F>(hidden_)), w_rec_(call.w_rec, hidden_, hidden_, 1, hidden_),
+        w_in_(call.w_in, inputs_, hidden_, 1, inputs_), bias_(columns_) {
     bias_.clear();
     for (const F* bias : {call.b_in, call.b_rec})
       for (long n = 0; bias && n < hidden_; n++) bias_.data()[n] += bias[n];
@@ -37,23 +37,25 @@ class Forward {
   }
 
  private:
+  F* state(long row) const { return call_.out + row * call_.out_stride; }
+
   // All steps for the sequences in rows [first, last).
   void sweep(long first, long last) const {
     for (long position = 0; position < call_.shape.steps; position++) {
-      const long t = walk_.step(position), end = std::min(last, walk_.rows(t)), continued = walk_.continued(position);
-      const long split = std::clamp(continued, first, std::max(first, end));
-      if (first < split) {
+      const long t = walk_.step(position), end = std::min(last, walk_.rows(t));
+      const long starts = std::clamp(walk_.continued(position), first, std::max(first, end));
+      if (first < starts) {
         const long before = walk_.first_row(walk_.step(position - 1));
-        step(t, first, split, call_.out + (before + first) * call_.out_stride, call_.out_stride);
+        step(t, first, starts, state(before + first), call_.out_stride);
       }
-      if (split < end) step(t, split, end, call_.h0 ? call_.h0 + split * hidden_ : nullptr, hidden_);
+      if (starts < end) step(t, starts, end, call_.h0 ? call_.h0 + starts * hidden_ : nullptr, hidden_);
       keep_final(t, std::max(first, walk_.continuing(position)), end);
     }
   }
 
   void step(long t, long first, long last, const F* before, long before_stride) const {
     const long row = walk_.first_row(t) + first;
-    const Rows<F> rows{before, before_stride, call_.x ? call_.x + row * inputs_ : nullptr, call_.out + row * call_.out_stride};
+    const Rows<F> rows{before, before_stride, call_.x ? call_.x + row * inputs_ : nullptr, state(row)};
     // The panel's slice stays in L1 while all rows pass by it.
     for (long k0 = 0; k0 < hidden_; k0 += kDepth)
       for (size_t p = 0; p < w_rec_.panels().size(); p++)
@@ -76,7 +78,10 @@ class Forward {
     } else {
       load_block(acc, out, call_.out_stride, left);
     }
-    if (rows.before) multiply_add(acc, rows.before + r * rows.before_stride + k0, rows.before_stride, w_rec_.row(panel, k0), depth);
+    if (rows.before) {
+      const F* before = rows.before + r * rows.before_stride + k0;
+      multiply_add(acc, before, rows.before_stride, w_rec_.row(panel, k0), depth);
+    }
     if (k0 + depth == hidden_) {
       PATHSGD_UNROLL for (int i = 0; i < BlockRows; i++)
         PATHSGD_UNROLL for (int j = 0; j < Vectors; j++) acc[i][j] = relu<F>(acc[i][j]);
@@ -86,7 +91,7 @@ class Forward {
 
   void keep_final(long t, long first, long last) const {
     for (long r = first; r < last; r++)
-      std::memcpy(call_.h_n + r * hidden_, call_.out + (walk_.first_row(t) + r) * call_.out_stride, hidden_ * sizeof(F));
+      std::memcpy(call_.h_n + r * hidden_, state(walk_.first_row(t) + r), hidden_ * sizeof(F));
   }
 
   const ForwardCall<F>& call_;

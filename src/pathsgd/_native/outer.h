@@ -3,8 +3,8 @@
 //   sums[k][:] += sum_r left[r][k] * dz[r][:]        left[r] = [h_before, x, 1],  sums = [dW_rec^T; dW_in^T; dbias]
 //
 // Rows are gathered over several steps before they are summed, so that the sums are not moved at every step.
-// Both sides are copies with a stride of their own: hidden sizes like 128 would put every row in the same few cache
-// lines' sets.
+// Both sides are copies with a stride of their own: rows of 128 numbers, say, would all compete for the same few
+// places of the cache.
 #pragma once
 #include "blocks.h"
 
@@ -26,14 +26,14 @@ class OuterSum {
 
   // Room for `rows` rows at least.
   OuterSum(long rows, long depth, long columns)
-      : dz_stride_(spread_stride<F>(columns)), capacity_(std::max(rows, kGatheredRows)), group_stride_(spread_stride<F>(capacity_ * kGroup)),
-        groups_((depth + kGroup - 1) / kGroup), stride_(padded<F>(columns)), panels_(panels_of<F>(columns, depth)), sums_(groups_ * kGroup * stride_),
+      : capacity_(std::max(rows, kGatheredRows)), groups_((depth + kGroup - 1) / kGroup),
+        group_stride_(spread_stride<F>(capacity_ * kGroup)), dz_stride_(spread_stride<F>(columns)),
+        stride_(padded<F>(columns)), panels_(panels_of<F>(columns, depth)), sums_(groups_ * kGroup * stride_),
         left_(groups_ * group_stride_), dz_(capacity_ * dz_stride_) {
     sums_.clear();
   }
 
-  const long dz_stride_;
-
+  long dz_stride() const { return dz_stride_; }
   bool has_room(long rows) const { return used_ + rows <= capacity_; }
   F* dz() { return dz_.data() + used_ * dz_stride_; }
   // left[used + row][first .. first+count) = values, or zeros.
@@ -79,7 +79,7 @@ class OuterSum {
     store_block(acc, sums, stride_, stride_ - column);
   }
 
-  const long capacity_, group_stride_, groups_, stride_;
+  const long capacity_, groups_, group_stride_, dz_stride_, stride_;
   const std::vector<Panel> panels_;
   Buffer<F> sums_, left_, dz_;
   long used_ = 0;

@@ -28,7 +28,7 @@ template <class W, class F>
 class Squared {
  public:
   explicit Squared(const SquaredCall<W, F>& call)
-      : call_(call), hidden_(call.hidden), h_{call.h, hidden_, true},
+      : call_(call), hidden_(call.hidden), inverse_rho_(static_cast<F>(call.inverse_rho)), h_{call.h, hidden_, true},
         delta_{call.delta + (call.steps - 1) * hidden_, -hidden_, call.every_step != 0} {
     std::memcpy(h_.row(0), call.u, hidden_ * sizeof(F));
     std::memcpy(delta_.row(0), call.v, hidden_ * sizeof(F));
@@ -38,66 +38,82 @@ class Squared {
 
  private:
   // Powers pay when the steps saved outweigh the squarings of A.
-  long rows_at_a_time() const { return call_.steps < hidden_ / 2 ? 1 : call_.steps < 2 * hidden_ ? 2 : kMostRows; }
+  long rows_at_a_time() const {
+    return call_.steps < hidden_ / 2 ? 1 : call_.steps < 2 * hidden_ ? 2 : kMostRows;
+  }
 
   void run_packed() {
     const long rows = rows_at_a_time(), size = hidden_ * hidden_;
-    std::vector<std::unique_ptr<Buffer<F>>> powers;  // (A/rho)^1, ^2, ^4
-    powers.push_back(std::make_unique<Buffer<F>>(size));
-    for (long i = 0; i < size; i++)
-      powers[0]->data()[i] = static_cast<F>(call_.w_rec[i]) * static_cast<F>(call_.w_rec[i]) * static_cast<F>(call_.inverse_rho);
-    for (long power = 1; power < rows; power *= 2) {
-      const F* a = powers.back()->data();
-      const Packed<F> packed(a, hidden_, hidden_, hidden_, 1);
-      powers.push_back(std::make_unique<Buffer<F>>(size));
-      const FlushDenormals guard;
-      for_pieces(0, hidden_, kMostRows, 1, [&](long i, int count) {
-        times(packed, a + i * hidden_, hidden_, powers.back()->data() + i * hidden_, hidden_, count, nullptr, nullptr);
-      });
+    Buffer<F> first(size), power(size), square(size);  // A/rho, and its powers up to `rows`
+    for (long i = 0; i < size; i++) {
+      const F weight = static_cast<F>(call_.w_rec[i]);
+      first.data()[i] = power.data()[i] = weight * weight * inverse_rho_;
     }
+    for (long exponent = 1; exponent < rows; exponent *= 2) {
+      multiply(power.data(), square.data());
+      power.swap(square);
+    }
+    // A row vector times A^T moves h on, times A moves delta back.
+    const long n = hidden_;
+    const Packed<F> h_first(first.data(), n, n, 1, n), h_power(power.data(), n, n, 1, n);
+    const Packed<F> d_first(first.data(), n, n, n, 1), d_power(power.data(), n, n, n, 1);
     on_threads(std::min<long>(call_.threads, 2), [&](long thread, long threads) {
       for (long direction = thread; direction < 2; direction += threads) {
-        const long k_stride = direction ? hidden_ : 1, n_stride = direction ? 1 : hidden_;  // rows times A^T, or times A
-        const Packed<F> one(powers.front()->data(), hidden_, hidden_, k_stride, n_stride);
         const Sequence<F>& sequence = direction ? delta_ : h_;
-        advance(sequence, one, 1, 1, rows == 1 ? call_.steps : std::min<long>(rows, call_.steps));
-        if (rows > 1)
-          advance(sequence, Packed<F>(powers.back()->data(), hidden_, hidden_, k_stride, n_stride), rows, rows, call_.steps);
+        advance(sequence, direction ? d_first : h_first, 1, std::min<long>(rows, call_.steps));
+        advance(sequence, direction ? d_power : h_power, rows, call_.steps);
       }
     });
   }
 
-  // Rows [first, last), `rows` at a time, with the power of A that belongs to it.
-  void advance(const Sequence<F>& sequence, const Packed<F>& power, long rows, long first, long last) const {
+  // to = a * a, (hidden, hidden).
+  void multiply(const F* a, F* to) const {
+    const FlushDenormals guard;
+    const Packed<F> packed(a, hidden_, hidden_, hidden_, 1);
+    for_pieces(0, hidden_, kMostRows, 1, [&](long i, int count) {
+      times(packed, {a + i * hidden_, hidden_, to + i * hidden_, hidden_, nullptr, nullptr}, count);
+    });
+  }
+
+  // Rows `rows` .. last-1, `rows` at a time, by the power of A that belongs to it.
+  void advance(const Sequence<F>& sequence, const Packed<F>& power, long rows, long last) const {
     F scale = 1;
-    for (long k = rows; k < first; k++) scale *= static_cast<F>(call_.inverse_rho);
-    for (long k = first; k < last; k += rows) {
+    for (long k = rows; k < last; k += rows) {
       F scales[kMostRows];
-      for (long i = 0; i < rows; i++) scales[i] = scale *= static_cast<F>(call_.inverse_rho);
-      times(power, sequence.row(k - rows), sequence.stride, sequence.row(k), sequence.stride,
-            static_cast<int>(std::min(rows, last - k)), scales, sequence.adds ? sequence.row(rows - 1) : nullptr);
+      for (long i = 0; i < rows; i++) scales[i] = scale *= inverse_rho_;
+      const F* added = sequence.adds ? sequence.row(rows - 1) : nullptr;
+      const Product product{sequence.row(k - rows), sequence.stride, sequence.row(k), sequence.stride, scales, added};
+      times(power, product, static_cast<int>(std::min(rows, last - k)));
     }
   }
 
-  // to[i] = from[i] * matrix + scales[i] * added, for at most kMostRows rows; `added` may be null.
-  void times(const Packed<F>& matrix, const F* from, long from_stride, F* to, long to_stride, int count, const F* scales,
-             const F* added) const {
+  // to[i] = from[i] * matrix + scales[i] * added, for at most kMostRows rows i; `added` may be null.
+  struct Product {
+    const F* from;
+    long from_stride;
+    F* to;
+    long to_stride;
+    const F *scales, *added;
+  };
+
+  void times(const Packed<F>& matrix, const Product& product, int count) const {
     for (const Panel& panel : matrix.panels())
       for_block(count, panel.vectors, [&](auto rows, auto vectors) {
-        block<rows, vectors>(matrix.row(panel, 0), panel.first_column, from, from_stride, to, to_stride, scales, added);
+        block<rows, vectors>(matrix.row(panel, 0), panel.first_column, product);
       });
   }
 
   template <int Rows, int Vectors>
-  PATHSGD_NOINLINE void block(const F* panel, long column, const F* from, long from_stride, F* to, long to_stride, const F* scales,
-                              const F* added) const {
+  PATHSGD_NOINLINE void block(const F* panel, long column, const Product& product) const {
     const long left = hidden_ - column;
     Vec<F> acc[Rows][Vectors];
     PATHSGD_UNROLL for (int i = 0; i < Rows; i++)
-      PATHSGD_UNROLL for (int j = 0; j < Vectors; j++)
-        acc[i][j] = added ? broadcast(scales[i]) * load_vector<Vectors>(added + column, j, left) : zero<F>();
-    multiply_add(acc, from, from_stride, panel, hidden_);
-    store_block(acc, to + column, to_stride, left);
+      PATHSGD_UNROLL for (int j = 0; j < Vectors; j++) {
+        const F* added = product.added ? product.added + column : nullptr;
+        acc[i][j] = added ? broadcast(product.scales[i]) * load_vector<Vectors>(added, j, left) : zero<F>();
+      }
+    multiply_add(acc, product.from, product.from_stride, panel, hidden_);
+    store_block(acc, product.to + column, product.to_stride, left);
   }
 
   // One pass over W per step serves both sequences; squares are taken on the fly and A is never stored.
@@ -107,7 +123,7 @@ class Squared {
     for (long thread = 0; thread < threads; thread++) partial.push_back(std::make_unique<Buffer<F>>(hidden_));
     F scale = 1;
     for (long k = 1; k < call_.steps; k++) {
-      scale *= static_cast<F>(call_.inverse_rho);
+      scale *= inverse_rho_;
       long shares = 1;
       on_threads(threads, [&](long thread, long arrived) {
         if (thread == 0) shares = arrived;  // may be fewer than were asked for
@@ -120,7 +136,7 @@ class Squared {
       for (long j = 0; j < hidden_; j++) {
         F total = 0;
         for (long share = 0; share < shares; share++) total += partial[share]->data()[j];
-        delta_.row(k)[j] = total * static_cast<F>(call_.inverse_rho) + (delta_.adds ? scale * call_.v[j] : 0);
+        delta_.row(k)[j] = total * inverse_rho_ + (delta_.adds ? scale * call_.v[j] : 0);
       }
     }
   }
@@ -151,12 +167,13 @@ class Squared {
         total += weight * weight * h[rest];
         sums[rest] += weight * weight * delta[r];
       }
-      h_.row(k)[i + r] = total * static_cast<F>(call_.inverse_rho) + scale * call_.u[i + r];
+      h_.row(k)[i + r] = total * inverse_rho_ + scale * call_.u[i + r];
     }
   }
 
   const SquaredCall<W, F>& call_;
   const long hidden_;
+  const F inverse_rho_;
   const Sequence<F> h_, delta_;
 };
 
@@ -173,6 +190,7 @@ int squared(const SquaredCall<W, F>& call) {
 }  // namespace
 }  // namespace pathsgd
 
-PATHSGD_EXPORT int pathsgd_squared_float_float(const pathsgd::SquaredCall<float, float>* call) { return pathsgd::squared(*call); }
-PATHSGD_EXPORT int pathsgd_squared_float_double(const pathsgd::SquaredCall<float, double>* call) { return pathsgd::squared(*call); }
-PATHSGD_EXPORT int pathsgd_squared_double_double(const pathsgd::SquaredCall<double, double>* call) { return pathsgd::squared(*call); }
+using namespace pathsgd;
+PATHSGD_EXPORT int pathsgd_squared_float_float(const SquaredCall<float, float>* call) { return squared(*call); }
+PATHSGD_EXPORT int pathsgd_squared_float_double(const SquaredCall<float, double>* call) { return squared(*call); }
+PATHSGD_EXPORT int pathsgd_squared_double_double(const SquaredCall<double, double>* call) { return squared(*call); }

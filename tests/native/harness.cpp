@@ -193,7 +193,7 @@ int main() {
         run<double>(one);
       }
     for (long hidden : {1, 5, 16, 33, 259})
-      for (long steps : {1, 2, 7, 70})
+      for (long steps : {1L, 2L, 7L, hidden < 100 ? 70L : 5L})
         for (bool every : {false, true}) {
           run_squared<float, float>(pathsgd_squared_float_float, steps, hidden, every);
           run_squared<float, double>(pathsgd_squared_float_double, steps, hidden, every);

@@ -33,7 +33,7 @@ def test_the_kernels_against_plain_loops(vector_bytes: int, flags: list[str], tm
     names = ("kernel", "forward", "backward", "squared")
     sources = [Path(__file__).with_name("harness.cpp"), *(folder / f"{name}.cpp" for name in names)]
     width = f"-DPATHSGD_VECTOR_BYTES={vector_bytes}"
-    common = ["-std=c++17", "-O1", "-ffp-contract=fast", "-Wno-psabi", width, f"-I{folder}"]
+    common = ["-std=c++17", "-O0", "-ffp-contract=fast", "-Wno-psabi", width, f"-I{folder}"]
     build = run(COMPILER, *common, *flags, *sources, "-o", tmp_path / "harness")
     assert build.returncode == 0, build.stderr
     result = run(tmp_path / "harness")

@@ -58,8 +58,8 @@ def measure_setting(name: str, seconds: float, with_jax: bool) -> dict[str, floa
         "sgd": training_step(plain, setting, torch.optim.SGD(plain.parameters(), 1e-9), fused_loss=False),
         "naive": naive_path_step(naive, setting),
         "fused": training_step(fused, setting, torch.optim.SGD(fused.parameters(), 1e-9), fused_loss=True),
-        "path": training_step(path, setting, pathsgd.PathSGD(path, 1e-9, rho=0, clip=None), fused_loss=True),
-        "path_default": training_step(path, setting, pathsgd.PathSGD(path, 1e-9), fused_loss=True),
+        "path": training_step(path, setting, pathsgd.PathSGD(path, 1e-9, rho=0, clip=None, example_inputs=(x,)), fused_loss=True),
+        "path_default": training_step(path, setting, pathsgd.PathSGD(path, 1e-9, example_inputs=(x,)), fused_loss=True),
         "kappa": lambda: geometry.measure((x,)),
     }
     if setting.hidden <= 200:

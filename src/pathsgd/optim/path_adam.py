@@ -42,7 +42,7 @@ class PathAdam(PathOptimizer):
         self,
         model: nn.Module,
         lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: tuple[float, float] = (0.9, 0.99),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         geometry: Literal["invariant", "paper"] = "invariant",

@@ -170,8 +170,8 @@ def test_rate_warms_up_and_decays_to_nothing() -> None:
 
 
 def test_curriculum_grows_lowers_the_rate_and_then_decays() -> None:
-    spec = tiny(length=30, start_length=6, growth=1.5, promote_below=10.0, patience=20, steps=None, decay="linear",
-                decay_steps=40)  # fmt: skip
+    stages = {"start_length": 6, "growth": 1.5, "promote_below": 10.0, "patience": 20}
+    spec = tiny(length=30, steps=None, decay="linear", decay_steps=40, **stages)
     record = train(spec)
     assert [p.length for p in record.promotions] == [9, 13, 19, 28, 30]
     assert [p.step for p in record.promotions] == [20, 40, 60, 80, 100]

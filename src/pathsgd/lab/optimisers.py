@@ -218,7 +218,7 @@ class PathOptimiser(GradientOptimiser):
 
 @dataclass(frozen=True)
 class PathSgdOptimiser(PathOptimiser):
-    """Path-SGD with the first term of kappa; rho 0 and clip 0 make the paper's p <- p - lr grad / kappa1."""
+    """Path-SGD with the first term of kappa; rho, clip and step_growth 0 make the paper's p <- p - lr grad / kappa1."""
 
     name: ClassVar[str] = "path-sgd"
     title: ClassVar[str] = "Path-SGD"
@@ -260,7 +260,7 @@ class PathAdamBase(PathOptimiser):
 
     beta1: float = 0.9
     """Decay of the mean of gradients."""
-    beta2: float = 0.99
+    beta2: float = 0.999
     """Decay of the mean of squared gradients."""
     epsilon: float = 1e-8
     """Added to the root of the mean square."""

@@ -19,11 +19,17 @@ Verdict = Literal["solved", "stalled", "diverged"]
 VERDICTS: tuple[Verdict, ...] = ("solved", "stalled", "diverged")
 
 
+WORSE_THAN_CHANCE = 10.0
+"""A run whose last validation is so many times worse than guessing has blown up, if not all the way to infinity."""
+
+
 def verdict(record: Record) -> Verdict:
-    """A run that ended without solving its task has stalled."""
+    """A run that ended without solving its task has stalled, unless it has blown up."""
     if record.outcome == "solved":
         return "solved"
-    return "diverged" if record.outcome == "diverged" else "stalled"
+    last = record.curve[-1].metrics["valid"] if record.curve else 0.0
+    blown_up = not last <= WORSE_THAN_CHANCE * record.spec.task.chance
+    return "diverged" if record.outcome == "diverged" or blown_up else "stalled"
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ def robustness_map(records: Sequence[Record]) -> RobustnessMap:
     for record, label in zip(records, labels, strict=True):
         cells.setdefault((label, _rate(record)), []).append((record.spec.seed, verdict(record)))
     ordered = {key: tuple(v for _, v in sorted(values)) for key, values in cells.items()}
-    return RobustnessMap(tuple(dict.fromkeys(labels)), tuple(rates), ordered)
+    return RobustnessMap(tuple(sorted(set(labels))), tuple(rates), ordered)
 
 
 def _rate(record: Record) -> float:
@@ -74,6 +80,8 @@ def row_labels(records: Sequence[Record]) -> list[str]:
 
 
 def _setting(name: str, value: object) -> str:
+    if name == "unbalanced":
+        return "balanced" if value == 1.0 else f"scaled by up to {value:g}"
     return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
 
 

@@ -47,7 +47,7 @@ class Budget:
     """Metric at which the task counts as solved; None: the task's own, if it has one."""
     stop_when_solved: bool = False
     """End the run when validation and test set are solved."""
-    explode: float = 1e12
+    explode: float = 1e30
     """Training loss above which a run counts as diverged."""
 
     def __post_init__(self) -> None:

@@ -123,12 +123,12 @@ def execute(cell: Cell, places: Places, data_dir: Path | None) -> Done:
     return Done(cell.key, cell.slug, outcome, detail)
 
 
-def known_results(results: Path) -> dict[str, Path]:
-    """Finished runs in a directory, by key under today's specs; files that are no such record are left alone."""
+def known_results(results: Path, read: Callable[[Path], Any] = read_record) -> dict[str, Path]:
+    """Finished cells with a file in a directory, by key under today's specs; files of another kind are left alone."""
     known = {}
     for path in sorted(results.glob("*.json")):
         with contextlib.suppress(RecordError):
-            record = read_record(path)
+            record = read(path)
             if record.outcome in FINAL:
                 known[record.hash] = path
     return known
@@ -143,11 +143,11 @@ def run_cells(
     address: str | None = None,
     data_dir: Path | None = None,
     on_done: Callable[[Done], None] = lambda done: None,
-    known: Callable[[Path], dict[str, Path]] = known_results,
+    read: Callable[[Path], Any] = read_record,
 ) -> list[Done]:
     """Run every cell that has no result yet; how each ended, in the order of ``cells``."""
     unique = {cell.key: cell for cell in cells}
-    finished = known(places.results)
+    finished = known_results(places.results, read)
     ended = {k: Done(k, c.slug, "known") for k, c in unique.items() if k in finished}
     for done in ended.values():
         on_done(done)

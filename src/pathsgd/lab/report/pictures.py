@@ -59,7 +59,7 @@ def robustness_picture(found: RobustnessMap, path: Path, title: str = "") -> Non
     axes.tick_params(length=0)
     axes.legend(
         handles=[Patch(color=colour, label=verdict) for verdict, colour in VERDICT_COLOURS.items()],
-        loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=8, frameon=False,
+        loc="upper center", bbox_to_anchor=(0.5, -0.9 / height), ncols=3, fontsize=8, frameon=False,
     )  # fmt: skip
     _write(drawing, path)
 

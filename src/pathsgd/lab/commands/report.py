@@ -1,0 +1,42 @@
+"""``pathsgd report [RESULTS]``: a page from records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from pathsgd.lab import flags
+from pathsgd.lab.commands.common import RUNS
+from pathsgd.lab.report.build import write_pictures, write_report
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Make a self-contained page with the paper's tables and figures beside ours, from records alone."""
+
+    results: tyro.conf.Positional[Path] = Path("results")
+    """Directory with a folder of records per experiment."""
+    out: Path = RUNS / "report.html"
+    """The page; it needs no network."""
+    pictures: Path | None = None
+    """Also write every figure as a PNG into this directory."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse and write."""
+    options = flags.parse(ReportOptions, arguments, "pathsgd report")
+    if options.results.exists() and not options.results.is_dir():
+        raise flags.UsageError(f"{options.results} is not a directory of records")
+    found = write_report(options.results, options.out)
+    console = Console(soft_wrap=True)
+    for section in found:
+        console.print(f"{section.name:<20} {len(section.sources):>4} records", highlight=False)
+    if options.pictures is not None:
+        written = write_pictures(found, options.pictures)
+        console.print(f"{len(written)} pictures in {options.pictures}", highlight=False)
+    console.print(f"page: {options.out}", highlight=False)
+    return 0

@@ -1,0 +1,150 @@
+"""``pathsgd reproduce NAME --scale laptop``: a table or figure of the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from pathsgd.lab import flags
+from pathsgd.lab.commands.common import RUNS
+from pathsgd.lab.display import SweepDisplay
+from pathsgd.lab.grid import parse_grid
+from pathsgd.lab.report.collect import filed_records
+from pathsgd.lab.report.model import TableData
+from pathsgd.lab.spec import RunSpec, settings
+from pathsgd.lab.specs import EXPERIMENTS, Experiment, Scale
+from pathsgd.lab.sweep import Backend, Cell, Done, Places, run_cells
+
+Name = Literal["kappa-ratios", "ptb-word", "adding", "smnist", "ptb-char", "text8"]
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """Run a table or figure of the paper.
+
+    Records are written as they come, and what has a record is not run again: stop whenever you like, and the same
+    command goes on. `pathsgd report` makes a page of them.
+    """
+
+    name: tyro.conf.Positional[Name]
+    """Which table or figure."""
+    scale: Scale = "laptop"
+    """paper: the paper's sizes; laptop: two cores, minutes to hours; smoke: seconds, to see that it works."""
+    only: tuple[str, ...] = ()
+    """Only the cells with these settings, such as system=irnn,lstm length=100."""
+    list: bool = False
+    """Print the cells of the first stage and stop."""
+    results: Path | None = None
+    """Directory for records; None: results/NAME (laptop), results/NAME-paper, or runs/smoke/NAME."""
+    work: Path = RUNS / "work"
+    """Directory for logs and checkpoints of runs under way."""
+    jobs: int | None = None
+    """Processes at a time; None: one per core."""
+    backend: Backend = "loky"
+    """Where cells run: processes here (loky), or the workers of a Dask or Ray cluster."""
+    address: str | None = None
+    """Address of the cluster; None: start one on this machine."""
+    data_dir: Path | None = None
+    """Where the data lies; None: $PATHSGD_DATA, or the user's cache directory."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, run stage by stage, show the table."""
+    options = flags.parse(ReproduceOptions, arguments, "pathsgd reproduce")
+    experiment = EXPERIMENTS[options.name]
+    wanted = parse_grid(options.only)
+    places = Places(options.results or default_results(options.name, options.scale), options.work)
+    console = Console(soft_wrap=True)
+    if options.list:
+        for cell in chosen(experiment.stages[0](options.scale, []), wanted):
+            print(describe(cell))
+        return 0
+    duration = experiment.duration[options.scale]
+    console.print(f"{experiment.title} ({experiment.paper_ref}), {options.scale} scale: about {duration}")
+    ended: list[Done] = []
+    for number, stage in enumerate(experiment.stages, 1):
+        records = [filed.record for filed in filed_records(places.results.parent, places.results.name, experiment.read)]
+        cells = chosen(stage(options.scale, records), wanted)
+        if cells:
+            console.print(f"stage {number} of {len(experiment.stages)}: {len(cells)} cells", highlight=False)
+            ended += run_stage(cells, experiment, options, places, console)
+    if not ended:
+        raise flags.UsageError(f"no cell of {options.name} has {' '.join(options.only)}; see --list")
+    show(experiment, places, console)
+    return 1 if any(done.outcome in ("failed", "killed") for done in ended) else 0
+
+
+def default_results(name: str, scale: Scale) -> Path:
+    """Where records go: only the laptop's and the paper's are for keeping."""
+    if scale == "smoke":
+        return RUNS / "smoke" / name
+    return Path("results") / (name if scale == "laptop" else f"{name}-paper")
+
+
+def chosen(cells: Sequence[Cell], wanted: dict[str, list[str]]) -> list[Cell]:
+    """The cells that have all the settings asked for."""
+    return [cell for cell in cells if all(facts(cell).get(name) in values for name, values in wanted.items())]
+
+
+def facts(cell: Any) -> dict[str, str]:
+    """A cell's settings as text."""
+    spec = cell.spec
+    if isinstance(spec, RunSpec):
+        named = {"task": spec.task.name, "system": spec.system.name, "optimiser": spec.optimiser.name}
+        return {**named, **{name: _text(value) for name, value in settings(spec)}}
+    return {name: _text(value) for name, value in vars(spec).items()}
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def describe(cell: Any) -> str:
+    """A cell in one line."""
+    return flags.command_of(cell.spec) if isinstance(cell.spec, RunSpec) else cell.slug
+
+
+def run_stage(
+    cells: list[Cell], experiment: Experiment, options: ReproduceOptions, places: Places, console: Console
+) -> list[Done]:
+    """Run the cells of one stage with a live display."""
+    display = SweepDisplay(cells, places, console)
+    with display.showing():
+        ended = run_cells(
+            cells,
+            places,
+            backend=options.backend,
+            jobs=options.jobs,
+            address=options.address,
+            data_dir=options.data_dir,
+            on_done=display.done,
+            read=experiment.read,
+        )
+    console.print(display.summary(), highlight=False)
+    return ended
+
+
+def show(experiment: Experiment, places: Places, console: Console) -> None:
+    """The experiment's tables, as far as there are records."""
+    filed = filed_records(places.results.parent, places.results.name, experiment.read)
+    for table in experiment.section(filed).tables:
+        console.print(as_rich(table))
+    console.print(f"records in {places.results}; `pathsgd report` makes a page of them", highlight=False)
+
+
+NOT_IN_TERMINAL = ("command", "steps", "seconds of one core", "ms per step")
+
+
+def as_rich(data: TableData) -> Table:
+    """A table for the terminal; the page has all its columns."""
+    kept = [i for i, name in enumerate(data.columns) if name not in NOT_IN_TERMINAL]
+    table = Table(*(data.columns[i] for i in kept), title=data.title, title_justify="left")
+    for row in data.rows:
+        table.add_row(*(row[i].text for i in kept))
+    return table

@@ -1,0 +1,116 @@
+"""Tables that set the paper's figures beside ours, and curves, from records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pathsgd.lab.flags import command_of
+from pathsgd.lab.record import Point, Record
+from pathsgd.lab.report.model import Cell, FigureData, Series, Source, TableData, run_facts
+from pathsgd.lab.report.select import Filed, best_group, spread
+from pathsgd.lab.robustness import verdict
+from pathsgd.lab.spec import RunSpec, settings
+
+COLUMNS = (
+    "system", "paper", "ours", "difference", "seeds", "solved / stalled / diverged", "learning rate", "steps",
+    "seconds of one core", "ms per step", "command",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a comparison: what the paper says, and which runs answer."""
+
+    label: str
+    paper: float | str | None
+    """The paper's figure, or its words where it gives no number."""
+    wanted: Callable[[RunSpec], bool]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a table's figures are written."""
+
+    digits: int = 2
+    factor: float = 1.0
+    """Applied to our metric to get the paper's unit."""
+
+
+def comparison(title: str, rows: Sequence[Row], filed: Sequence[Filed], style: Style, caption: str = "") -> TableData:
+    """One line per row: the method's best learning rate by validation, its test metric over seeds."""
+    lines = tuple(_line(row, [f.record for f in filed if row.wanted(f.record.spec)], style) for row in rows)
+    return TableData(title, COLUMNS, lines, caption)
+
+
+def _line(row: Row, records: Sequence[Record], style: Style) -> tuple[Cell, ...]:
+    paper = row.paper if isinstance(row.paper, str) else "—" if row.paper is None else f"{row.paper:g}"
+    if not records:
+        return (Cell(row.label), Cell(paper), *(Cell("—") for _ in COLUMNS[2:]))
+    group = best_group(records)
+    keys = tuple(record.hash for record in group)
+    found = spread([style.factor * record.test for record in group])
+    difference = "—"
+    if isinstance(row.paper, (int, float)) and math.isfinite(found.mean):
+        difference = f"{found.mean - row.paper:+.{style.digits}f}"
+    verdicts = [verdict(record) for record in group]
+    counts = " / ".join(str(verdicts.count(v)) for v in ("solved", "stalled", "diverged"))
+    has_target = any(record.spec.target is not None for record in group)
+    step = spread([1e3 * record.profile["step"] / record.steps for record in group if record.steps])
+    return (
+        Cell(row.label),
+        Cell(paper),
+        Cell(found.text(style.digits), keys),
+        Cell(difference, keys),
+        Cell(str(len(group))),
+        Cell(counts if has_target or "diverged" in verdicts else "—"),
+        Cell(_rate(group[0].spec)),
+        Cell(f"{spread([float(r.steps) for r in group]).mean:.0f}"),
+        Cell(f"{spread([r.cpu_seconds for r in group]).mean:.0f}"),
+        Cell(f"{step.mean:.1f}"),
+        Cell(command_of(group[0].spec)),
+    )
+
+
+def _rate(spec: RunSpec) -> str:
+    rate = dict(settings(spec)).get("lr")
+    return "—" if rate is None else f"{rate:g}"
+
+
+X = Literal["epoch", "cpu_seconds", "step"]
+X_LABELS = {"epoch": "epochs", "cpu_seconds": "seconds of one core", "step": "steps"}
+
+
+def curves(
+    title: str,
+    rows: Sequence[Row],
+    filed: Sequence[Filed],
+    *,
+    y_label: str,
+    x: X = "cpu_seconds",
+    y: Callable[[Point], float] = lambda point: point.metrics["valid"],
+    log_y: bool = False,
+    caption: str = "",
+) -> FigureData:
+    """A line per row: the median run of the group that the table shows."""
+    series = []
+    for index, row in enumerate(rows):
+        records = [f.record for f in filed if row.wanted(f.record.spec)]
+        if records:
+            group = sorted(best_group(records), key=lambda record: record.test)
+            points = group[len(group) // 2].curve
+            xs = tuple(float(getattr(point, x)) for point in points)
+            series.append(Series(row.label, xs, tuple(y(point) for point in points), colour=index))
+    return FigureData(title, X_LABELS[x], y_label, tuple(series), log_y, caption=caption)
+
+
+def sources(filed: Sequence[Filed]) -> tuple[Source, ...]:
+    """The records of training runs behind a section."""
+    return tuple(Source(f.record.hash, f.path, command_of(f.record.spec), run_facts(f.record)) for f in filed)
+
+
+def share_of_gap(plain: float, path: float, gated: float) -> float:
+    """How much of the way from the plain net to the gated one path normalisation goes, in per cent."""
+    return 100.0 * (plain - path) / (plain - gated)

@@ -1,0 +1,71 @@
+"""What an experiment is, and the few ways in which all of them choose runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pathsgd.lab.record import Record, read_record
+from pathsgd.lab.report.model import Section
+from pathsgd.lab.report.select import Filed, best_group, groups
+from pathsgd.lab.spec import RunSpec, default_spec, replace_settings, spec_hash
+from pathsgd.lab.sweep import Cell, RunCell
+
+Scale = Literal["paper", "laptop", "smoke"]
+SCALES: tuple[Scale, ...] = ("paper", "laptop", "smoke")
+
+Stage = Callable[[Scale, Sequence[Any]], Sequence[Cell]]
+"""Cells to run, given the scale and the records so far."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of the paper."""
+
+    name: str
+    title: str
+    paper_ref: str
+    duration: dict[Scale, str]
+    """About how long it takes, on what."""
+    stages: tuple[Stage, ...]
+    section: Callable[[Sequence[Filed]], Section]
+    """The experiment's part of a report, from the records there are."""
+    data_set: str | None = None
+    read: Callable[[Path], Any] = read_record
+    """Reads one of its result files."""
+
+
+def run(task: str, system: str, optimiser: str, **changes: Any) -> RunSpec:
+    """A spec from names and settings."""
+    return replace_settings(default_spec(task, system, optimiser), **changes)
+
+
+def over(spec: RunSpec, **axes: Iterable[Any]) -> list[RunSpec]:
+    """The spec at every combination of some settings."""
+    specs = [spec]
+    for name, values in axes.items():
+        chosen = list(values)
+        specs = [replace_settings(s, **{name: value}) for s in specs for value in chosen]
+    return specs
+
+
+def cells(specs: Iterable[RunSpec], paper_ref: str) -> list[RunCell]:
+    """Specs as cells of a sweep, each saying where in the paper it belongs."""
+    return [RunCell(replace_settings(spec, paper_ref=paper_ref)) for spec in specs]
+
+
+def at_best_rate(specs: Iterable[RunSpec], records: Sequence[Record], **changes: Any) -> list[RunSpec]:
+    """For each method among ``specs``, its candidate with the best validation, with some settings changed.
+
+    A method is what differs in more than learning rate and seed.  A method without records is left out: its grid has
+    not been run (yet), so nothing is known of its best rate.
+    """
+    known = {record.hash: record for record in records}
+    chosen = []
+    for candidates in groups(specs, without=("lr", "seed")).values():
+        found = [known[key] for key in map(spec_hash, candidates) if key in known]
+        if found:
+            chosen.append(replace_settings(best_group(found)[0].spec, **changes))
+    return chosen

@@ -1,0 +1,126 @@
+"""What the two character-level experiments share: systems, grids, tables, and the share of the gap that is closed.
+
+The paper's systems: plain nets with 2048 units, an LSTM with 1024, Adam or Path-Adam, rates 1e-3, 5e-4 and 1e-4.  At
+``laptop`` scale the sizes are a quarter of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pathsgd.lab.record import Record
+from pathsgd.lab.report.model import Cell, Section, TableData
+from pathsgd.lab.report.select import Filed, best_group, spread
+from pathsgd.lab.report.tables import Row, Style, comparison, curves, share_of_gap, sources
+from pathsgd.lab.spec import RunSpec
+from pathsgd.lab.specs.base import Scale, at_best_rate, cells, over, run
+from pathsgd.lab.sweep import RunCell
+
+
+@dataclass(frozen=True)
+class CharacterRow:
+    """A system of the table."""
+
+    label: str
+    system: str
+    optimiser: str
+    rates: tuple[float, ...]
+    paper: float | None
+    gated: bool = False
+    settings: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class CharacterTable:
+    """One column of the paper's Table 3."""
+
+    task: str
+    name: str
+    title: str
+    paper_ref: str
+    rows: tuple[CharacterRow, ...]
+    sizes: dict[Scale, dict[str, Any]]
+    """Per scale: settings of all runs, and hidden, gated_hidden, grid (budget), final (budget), final_seeds."""
+
+    def specs(self, scale: Scale) -> list[RunSpec]:
+        """Every system at every rate, for a short while."""
+        size = dict(self.sizes[scale])
+        special = {name: size.pop(name) for name in ("hidden", "gated_hidden", "grid", "final")}
+        specs = []
+        for row in self.rows:
+            hidden = special["gated_hidden"] if row.gated else special["hidden"]
+            settings = {**size, "hidden": hidden, **special["grid"], "decay": "linear", **dict(row.settings)}
+            rates = row.rates if scale != "smoke" else row.rates[:2]
+            specs += over(run(self.task, row.system, row.optimiser, **settings), lr=rates)
+        return specs
+
+    def first_stage(self, scale: Scale, records: Sequence[Record]) -> list[RunCell]:
+        """The grid of rates."""
+        return cells(self.specs(scale), self.paper_ref)
+
+    def second_stage(self, scale: Scale, records: Sequence[Record]) -> list[RunCell]:
+        """Each system at its best rate, for longer."""
+        return cells(at_best_rate(self.specs(scale), records, **self.sizes[scale]["final"]), self.paper_ref)
+
+    def table_rows(self) -> list[Row]:
+        """Rows for a comparison."""
+        return [Row(row.label, row.paper, _wants(row.system, row.optimiser)) for row in self.rows]
+
+    def section(self, filed: Sequence[Filed]) -> Section:
+        """Test BPC, the share of the gap that is closed, and curves; one set for each number of units."""
+        tables, figures = [], []
+        sizes = sorted({units(f.record.spec) for f in filed})
+        for size in sizes or [self.sizes["laptop"]["hidden"]]:
+            chosen = [f for f in filed if units(f.record.spec) == size]
+            tables.append(comparison(f"Test bits per character, {size} units", self.table_rows(), chosen, Style(3)))
+            tables.append(self.gap_table(chosen, size))
+            figures.append(
+                curves(f"Validation, {size} units", self.table_rows(), chosen, x="epoch", y_label="bits per character")
+            )
+        return Section(
+            self.name,
+            self.title,
+            "Test bits per character. Each system at the learning rate that was best on the validation text after a "
+            "short run, then trained for longer with the rate falling linearly.",
+            tables=tuple(tables),
+            figures=tuple(figures),
+            sources=sources(filed),
+        )
+
+    def gap_table(self, filed: Sequence[Filed], size: int) -> TableData:
+        """(plain - path) / (plain - LSTM), as the paper computes it from its table."""
+        ours: dict[str, Any] = {}
+        for wanted in self.table_rows():
+            records = [f.record for f in filed if wanted.wanted(f.record.spec)]
+            if records:
+                group = best_group(records)
+                ours[wanted.label] = (spread([r.test for r in group]).mean, tuple(r.hash for r in group))
+        printed = {row.label: row.paper for row in self.rows}
+        lines = []
+        plain, gated = printed.get("RNN-ReLU"), printed.get("LSTM")
+        for row in self.rows:
+            if not row.label.startswith("RNN-Path"):
+                continue
+            paper = "—"
+            if row.paper is not None and plain is not None and gated is not None:
+                paper = f"{share_of_gap(plain, row.paper, gated):.0f} %"
+            mine = Cell("—")
+            if all(label in ours for label in ("RNN-ReLU", "LSTM", row.label)):
+                values = [ours[label] for label in ("RNN-ReLU", row.label, "LSTM")]
+                keys = tuple(key for _, keys in values for key in keys)
+                mine = Cell(f"{share_of_gap(*(value for value, _ in values)):.0f} %", keys)
+            lines.append((Cell(row.label), Cell(paper), mine))
+        columns = ("method", "paper", "ours")
+        return TableData(f"Share of the gap between RNN-ReLU and LSTM closed, {size} units", columns, tuple(lines))
+
+
+def units(spec: RunSpec) -> int:
+    """Units of the plain nets that a run is compared with: gated ones have half as many."""
+    hidden = spec.system.hidden or spec.task.paper.hidden
+    return 2 * hidden if spec.system.name in ("lstm", "gru") else hidden
+
+
+def _wants(system: str, optimiser: str) -> Any:
+    return lambda spec: (spec.system.name, spec.optimiser.name) == (system, optimiser)

@@ -1,0 +1,55 @@
+"""Table 3, left column: Penn Treebank by characters, windows of 50."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pathsgd.lab.record import Record
+from pathsgd.lab.specs.base import Experiment, Scale, cells, run
+from pathsgd.lab.specs.characters import CharacterRow, CharacterTable
+from pathsgd.lab.sweep import RunCell
+
+PLAIN_RATES, PATH_RATES = (5e-3, 2e-3, 1e-3, 5e-4), (2e-3, 1e-3, 5e-4, 2e-4)
+
+TABLE = CharacterTable(
+    task="ptb_char",
+    name="ptb-char",
+    title="Penn Treebank by characters",
+    paper_ref="Table 3, PTB",
+    rows=(
+        CharacterRow("RNN-ReLU", "rnn_relu", "adam", PLAIN_RATES, 1.55),
+        CharacterRow("RNN-tanh", "rnn_tanh", "adam", PLAIN_RATES, 1.58),
+        CharacterRow("RNN-Path, PathAdam", "rnn_path", "path-adam", PATH_RATES, 1.47),
+        CharacterRow("RNN-Path, paper's Path-Adam", "rnn_path", "path-adam-paper", PATH_RATES, 1.47),
+        CharacterRow("RNN + norm stabiliser", "norm_stabilizer", "adam", (2e-3, 5e-4), 1.48),
+        CharacterRow("LSTM", "lstm", "adam", (5e-3, 2e-3), 1.41, gated=True),
+    ),
+    sizes={
+        "paper": {"hidden": 2048, "gated_hidden": 1024, "grid": {"epochs": 1.0}, "final": {"epochs": 40.0},
+                  "eval_every": 1567},
+        "laptop": {"hidden": 512, "gated_hidden": 256, "grid": {"epochs": 1.0}, "final": {"epochs": 8.0},
+                   "eval_every": 1567},
+        "smoke": {"hidden": 6, "gated_hidden": 3, "grid": {"steps": 4}, "final": {"steps": 6}, "eval_every": 4,
+                  "limit": 1500, "window": 6, "batch_size": 4},
+    },
+)  # fmt: skip
+
+
+def large_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
+    """At laptop scale, one run with the paper's 2048 units, as far as two hours go."""
+    if scale != "laptop":
+        return []
+    spec = run("ptb_char", "rnn_path", "path-adam", hidden=2048, epochs=2.0, seconds=7200.0, decay="linear", lr=5e-4,
+               eval_every=300)  # fmt: skip
+    return cells([spec], TABLE.paper_ref)
+
+
+PTB_CHAR = Experiment(
+    name="ptb-char",
+    title="Character-level language model on the Penn Treebank",
+    paper_ref=TABLE.paper_ref,
+    duration={"paper": "days on many cores", "laptop": "four hours on two cores", "smoke": "seconds"},
+    stages=(TABLE.first_stage, TABLE.second_stage, large_stage),
+    section=TABLE.section,
+    data_set="ptb",
+)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pathsgd.rules.base import Recording, Value
+from pathsgd.rules.base import Kind, Recording, Value
 
 
 @dataclass
@@ -19,9 +19,6 @@ class Shared:
     """... only as the recurrent matrix of RNN layers: kappa2 in closed form."""
     general: set[str] = field(default_factory=set)
     """... in any other way: kappa2 by automatic differentiation."""
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.recurrent or name in self.general
 
 
 def parameters_shared_along_paths(recording: Recording) -> Shared:
@@ -46,17 +43,23 @@ def parameters_shared_along_paths(recording: Recording) -> Shared:
     return shared
 
 
+def views(recording: Recording) -> dict[Value, list[str]]:
+    """Values that are parameters only moved about (transposed, sliced, joined), and whose entries they hold."""
+    found = {value: [name] for name, value in recording.parameters.items()}
+    for step in recording.steps:
+        if step.rule.moves and all(v in found for v in step.operands()):
+            names = sorted({name for v in step.operands() for name in found[v]})
+            found.update({value: names for value in step.outputs if value is not None and value.kind is Kind.WEIGHT})
+    return found
+
+
 def uses(recording: Recording) -> dict[str, int]:
-    """How often each parameter enters an operation, a recurrent layer's matrices once per time step."""
-    names = {value: name for name, value in recording.parameters.items()}
-    # A view of a parameter (a transpose, a slice) is that parameter, not a use of it.
-    viewed: dict[Value, str] = dict(names)
+    """How often each parameter enters an operation, a recurrent layer's once per time step; moving it is no use."""
+    viewed = views(recording)
     counts = dict.fromkeys(recording.parameters, 0)
     for step in recording.steps:
-        operands = [viewed[v] for v in step.operands() if v in viewed]
-        if step.rule.moves and len(operands) == 1:
-            viewed.update({v: operands[0] for v in step.outputs if v is not None})
+        if any(v in viewed for v in step.outputs if v is not None):
             continue
-        for name in operands:
+        for name in (name for v in step.operands() for name in viewed.get(v, ())):
             counts[name] += step.rule.repeats(*step.args, **step.kwargs)
     return counts

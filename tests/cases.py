@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import graphs
 import models
-from casework import Case, ones
+from casework import Case, between, ones
 from models import Apply, Weights
 from operations import OPERATIONS
 from pathsgd.reference import build
@@ -89,12 +90,29 @@ NETS: dict[str, Case] = {
     "batch norm": Case(
         lambda: nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2)), ((1, 2),),
         twin=lambda: nn.Sequential(nn.Linear(2, 3), SquaredNorm(3), nn.ReLU(), nn.Linear(3, 2)),
+        reference=lambda: graphs.batch_norm(*statistics("batch norm")),
+    ),
+    "a mean on the graph": between(
+        lambda h: h.mean(1, keepdim=True), reference=lambda: graphs.between([[0, 1, 2, 3]], 1 / 4)
+    ),
+    "a max pool on the graph": between(
+        lambda h: F.max_pool1d(h, 2, 1), 1, 4, reference=lambda: graphs.between([[0, 1], [1, 2], [2, 3]], 1.0)
+    ),
+    "an average pool on the graph": between(
+        lambda h: F.avg_pool1d(h, 2), 1, 4, fewer_nodes=True,
+        reference=lambda: graphs.between([[0, 1], [2, 3]], 1 / 2),
     ),
     "two inputs": Case(
         partial(Weights, lambda m, x, y: F.relu(x @ m.a.T + y @ m.b.T) @ m.c.T, a=(3, 2), b=(3, 1), c=(1, 3)),
         ((1, 2), (1, 1)), reference=graphs.two_inputs,
     ),
 }  # fmt: skip
+
+
+def statistics(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation that the case's batch norm works with."""
+    norm = NETS[name].build(name).get_submodule("1")
+    return norm.running_mean.numpy(), (norm.running_var + norm.eps).sqrt().numpy()
 
 
 class SquaredNorm(nn.BatchNorm1d):

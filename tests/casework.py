@@ -29,7 +29,8 @@ class Case:
     twin_inputs: tuple[Any, ...] | None = None
     reference: Callable[[], tuple[Network, Layout]] | None = None
     fewer_nodes: bool = field(default=False)
-    """Rescalings exist that keep no unit's uses together: the library finds fewer free nodes than the reference."""
+    """The library finds fewer free nodes than the reference: it keeps all uses of a weight between the same two nodes,
+    and all positions of a channel in a pool together."""
 
     def build(self, name: str) -> nn.Module:
         """The model in float64 with weights from a seed of its own, in inference mode."""

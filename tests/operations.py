@@ -184,6 +184,10 @@ WEIGHTED_OPERATIONS: dict[str, Case] = {
         lambda m, x: torch.einsum("...i,oi->...o", torch.einsum("b...i, oi -> b...o", [x, m.a]).relu(), m.b),
         (1, 2, 2), a=(3, 2), b=(1, 3),
     ),
+    "einsum by index lists": weights(
+        lambda m, x: torch.einsum(torch.einsum(x, [0, 1], m.a, [1, 2], [0, 2]).relu(), [0, 1], m.b, [1], [0]),
+        (1, 2), a=(2, 3), b=(3,),
+    ),
     "without a batch": Case(
         partial(Weights, lambda m, x: (x.view(2, 2).ravel() * m.a).mean() + m.b.t().T.sum(), a=(4,), b=(2, 2)),
         ((4,),), None, twin=partial(Weights, lambda m, x: (x * m.a).sum() / 16 + m.b.sum(), a=(4,), b=(2, 2)),

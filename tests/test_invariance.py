@@ -37,14 +37,14 @@ def test_path_optimisers_stay_and_the_others_drift(model, optimizer):
     report = check_invariance(model, X, optimizer=optimizer, steps=10)
     ours = next(iter(report.drift))
     assert ours in ("PathSGD", "PathAdam")
-    assert report.invariant(ours)
+    assert report.invariant(ours) and report.ok
     assert not report.invariant("SGD") and not report.invariant("Adam")
     assert all(len(values) == 10 for values in report.drift.values())
 
 
 def test_the_papers_path_adam_drifts(model):
     report = check_invariance(model, X, optimizer=lambda m: PathAdam(m, 0.01, geometry="paper"), steps=10)
-    assert report.invariant() and not report.invariant("PathAdam")
+    assert report.invariant() and not report.invariant("PathAdam") and not report.ok
 
 
 def test_a_class_of_torch_can_be_asked_too(model):

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch.overrides import resolve_name
 
 _PREFIXES = ("torch.nn.functional.", "torch.functional.", "torch.Tensor.", "torch._C._nn.", "torch._VF.", "torch.")
@@ -36,7 +34,7 @@ LIKE = frozenset([
 # The same, after the fashion of their second argument.
 LIKE_SECOND = frozenset({"expand_as", "view_as", "reshape_as", "type_as"})
 # What these hold before they are written to has no meaning, so let it be zeros.
-UNINITIALISED = {"empty": torch.zeros, "empty_like": torch.zeros_like, "new_empty": Tensor.new_zeros}
+UNINITIALISED = frozenset({"empty", "empty_like", "new_empty", "empty_strided"})
 # Operators, as some versions of torch name them.
 _OPERATORS = {
     **{f"__{kind}{name}__": name for name in ("add", "sub", "mul") for kind in ("", "i")},

@@ -35,6 +35,7 @@ class Evaluation:
     unroll: recurrences from ordinary operations, for second derivatives in batches.
     """
 
+    @torch.inference_mode(False)
     def __init__(
         self,
         recording: Recording,

@@ -42,6 +42,11 @@ class InvarianceReport:
     drift: dict[str, list[float]] = field(default_factory=dict)
     """For each optimiser, the difference of the twins' outputs after 1, 2, ... steps of training."""
 
+    @property
+    def ok(self) -> bool:
+        """Whether everything is invariant, training under the optimiser that was asked for included."""
+        return self.invariant(next(iter(self.drift), None))
+
     def invariant(self, optimizer: str | None = None, tolerance: float = 1e-6) -> bool:
         """Whether the model's path quantities are invariant, and its training under the optimiser of this name."""
         found = [self.output, self.gamma_sq, self.kappa, *(self.drift[optimizer] if optimizer else [])]

@@ -35,6 +35,7 @@ class Kappa:
     derivatives of m in q's mantissa:   kappa = stored * exp(S - s),   kappa / gamma^2 = stored / m * exp(-s).
     """
 
+    @torch.inference_mode(False)
     def __init__(self, recording: Recording, parameters: Mapping[str, Tensor]) -> None:
         self.recording, self.parameters = recording, parameters
         self.evaluation = Evaluation(recording, parameters)
@@ -49,6 +50,7 @@ class Kappa:
         """dm/dq of every used parameter."""
         return self._first
 
+    @torch.inference_mode(False)
     def second(self, samples: int | None = None, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """2 q d^2m/dq^2 of every used parameter; `samples` asks for the unbiased estimate where autodiff is needed."""
         shared = parameters_shared_along_paths(self.recording)

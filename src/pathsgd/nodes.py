@@ -44,8 +44,6 @@ def random_rescaling(
     output: Output = None,
 ) -> nn.Module:
     """Rescale every free node in place by a random alpha, log-uniform between low and high. Returns the model."""
-    if not 0 < low <= high < math.inf:
-        raise ValueError(f"need 0 < low <= high, got low={low}, high={high}")
     parameters, spaces = _free_nodes(model, inputs, output)
     apply(parameters, spaces, random_alpha(spaces.count, low, high, generator))
     return model
@@ -53,6 +51,8 @@ def random_rescaling(
 
 def random_alpha(count: int, low: float, high: float, generator: torch.Generator | None) -> Tensor:
     """`count` numbers, log-uniform between low and high."""
+    if not 0 < low <= high < math.inf:
+        raise ValueError(f"need 0 < low <= high, both finite, got low={low}, high={high}")
     draw = torch.rand(count, generator=generator, dtype=torch.float64)
     return torch.exp(math.log(low) + draw * math.log(high / low))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
+from functools import lru_cache
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -29,20 +30,26 @@ class PathTensor(Tensor):
     value: Value
     sharing: dict[int, weakref.ref[PathTensor]]
     """All tensors that would share this one's memory, itself included, by id."""
+    borrowed: bool
+    """Whether it would share the memory of a parameter or another tensor that is not the recorder's own."""
 
     @staticmethod
     def __new__(cls, value: Value, device: torch.device) -> PathTensor:
         tensor = Tensor._make_wrapper_subclass(cls, value.shape, dtype=value.dtype, device=device)  # type: ignore[attr-defined]
         tensor.value = value
-        tensor.sharing = {id(tensor): weakref.ref(tensor)}
+        tensor.sharing, tensor.borrowed = {id(tensor): weakref.ref(tensor)}, False
         return tensor
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        # Compiled or scripted code comes here without passing the mode.
-        raise UnsupportedOperation(str(func), "compiled or scripted code", "measure the plain eager module instead")
+        # Compiled or scripted code comes here without passing the mode, and may wrap what is raised.
+        refusal = UnsupportedOperation(str(func), "compiled or scripted code", "measure the plain eager module instead")
+        for mode in _get_current_function_mode_stack():
+            if isinstance(mode, Recorder):
+                mode.met_unseen = refusal
+        raise refusal
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"PathTensor({self.value.kind.value}, shape={tuple(self.value.shape)})"
@@ -59,6 +66,8 @@ class Recorder(TorchFunctionMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.recording = Recording()
+        self.met_unseen: UnsupportedOperation | None = None
+        """The refusal of an operation in code that the mode does not see into."""
         self._parameters = {id(p): name for name, p in model.named_parameters()}
         self._modules = {id(m): name for name, m in model.named_modules()}
         self._buffers = {id(b) for b in model.buffers()}
@@ -102,33 +111,30 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = calls.canonical_name(func)
-        func = calls.UNINITIALISED.get(name, func)
-        if not any(self._is_ours(a) for a in leaves((args, kwargs))):
-            return self._without_path(func, name, args, kwargs)
+        tensors = [a for a in leaves((args, kwargs)) if isinstance(a, Tensor)]
+        if not any(self._is_ours(a) for a in tensors):
+            return self._without_path(func, name, args, kwargs, tensors)
         if getattr(func, "__name__", "") == "requires_grad_":
             return args[0]
         if name.removesuffix(".__get__") in calls.METADATA or (name == "type" and len(args) == 1 and not kwargs):
             return func(*args, **kwargs)
         if name in calls.LIKE or (name in calls.LIKE_SECOND and not self._is_ours(args[0])):
-            return func(*map_leaves(_without_data, args), **kwargs)
+            return _initialised(name, func(*map_leaves(_without_data, args), **kwargs))
         if name == "__iter__":
             return iter(self.__torch_function__(Tensor.unbind, types, args))
-        return self._record(func, name, tuple(args), kwargs)
+        return self._record(func, name, tuple(args), kwargs, tensors)
 
     def _is_ours(self, a: Any) -> bool:
-        if not isinstance(a, Tensor):
-            return False
         return isinstance(a, (PathTensor, nn.Parameter)) or id(a) in self._parameters or id(a) in self._written
 
-    def _without_path(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _without_path(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
         """An operation that meets neither parameters nor floating-point inputs: torch's business, with exceptions."""
-        tensors = [a for a in leaves((args, kwargs)) if isinstance(a, Tensor)]
         if self._written and any(self._shares_written_memory(a) for a in tensors):
             self._refuse(name, "it uses a view of a tensor that paths were written into since; use the tensor itself")
         indices = [self._indices[id(a)] for a in tensors if id(a) in self._indices]
         if indices and name == "embedding":  # of a fixed table: another form of the input
-            return self._record(func, name, tuple(args), kwargs)
-        result = func(*args, **kwargs)
+            return self._record(func, name, tuple(args), kwargs, tensors)
+        result = _initialised(name, func(*args, **kwargs))
         if indices and name == "one_hot":
             return self._stand_in(result, torch.get_default_dtype())
         strict = any(surely for _, surely in indices)
@@ -146,20 +152,22 @@ class Recorder(TorchFunctionMode):
     def _refuse(self, operation: str, advice: str) -> NoReturn:
         raise UnsupportedOperation(operation, self._where(), advice, self.recording)
 
-    def _record(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _record(
+        self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]
+    ) -> Any:
         rule = RULES.get(name)
         if rule is None:
             unknown = "rewrite it with supported operations (docs/rules.md lists them), or add a rule"
             self._refuse(resolve_name(func) or name, REFUSED.get(name, unknown))
         if kwargs.get("out") is not None:
             self._refuse(name, "out= writes where paths cannot follow; use the result")
-        if rule.moves and any(self._indices.get(id(a), (a, False))[1] for a in leaves((args, kwargs))):
+        if rule.moves and any(self._indices.get(id(a), (a, False))[1] for a in operands):
             self._refuse(name, "an integer input chooses entries; look them up with torch.nn.functional.embedding")
         target = self._target(name, args, kwargs) if calls.changes_its_operand(func, name, args, kwargs) else None
         values, named = map_leaves(self.value_of, calls.uniform_arguments(args, kwargs))
         try:
             values = rule.rewrite(*values)
-            _bind(rule, values, named)
+            _check_call(rule, len(values), tuple(named))
             rule.check(*values, **named)
             rule.check_products(*values, **named)
         except Refusal as refusal:
@@ -171,10 +179,9 @@ class Recorder(TorchFunctionMode):
         if target is not None:
             assert outputs[0] is not None
             return self._overwrite(target, outputs[0], name)
-        device = next(a.device for a in leaves((args, kwargs)) if isinstance(a, Tensor))
-        tensors = tuple(r if v is None else PathTensor(v, device) for v, r in zip(outputs, results))
+        tensors = tuple(r if v is None else PathTensor(v, operands[0].device) for v, r in zip(outputs, results))
         if rule.aliases:
-            _share_memory(args, tensors)
+            _share_memory(operands, tensors)
         return tensors[0] if single else tensors
 
     def _target(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -183,6 +190,8 @@ class Recorder(TorchFunctionMode):
         if isinstance(target, PathTensor):
             if target.value in self.recording.inputs:
                 reason = "it changes the model's input in place; use the out-of-place form"
+            elif target.borrowed:
+                reason = "it changes a parameter or a collecting tensor through a view; use the out-of-place form"
             elif sum(tensor() is not None for tensor in target.sharing.values()) > 1:
                 reason = "it changes a tensor in place while a view of it is in use; use the out-of-place form"
             else:
@@ -216,19 +225,19 @@ class Recorder(TorchFunctionMode):
         return "the model itself"
 
 
+def _initialised(name: str, result: Any) -> Any:
+    return result.zero_() if name in calls.UNINITIALISED else result
+
+
 def _without_data(a: Any) -> Any:
     return torch.zeros(a.shape, dtype=a.dtype, device=a.device) if isinstance(a, PathTensor) else a
 
 
-_SIGNATURES: dict[Rule, inspect.Signature] = {}
-
-
-def _bind(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+@lru_cache(maxsize=4096)
+def _check_call(rule: Rule, count: int, names: tuple[str, ...]) -> None:
     """Refuse a call that the rule's `squared` could not take, here where the operation can still be named."""
-    if rule not in _SIGNATURES:
-        _SIGNATURES[rule] = inspect.signature(rule.squared)
     try:
-        _SIGNATURES[rule].bind(None, *args, **kwargs)
+        inspect.signature(rule.squared).bind(None, *[None] * count, **dict.fromkeys(names))
     except TypeError as error:
         raise Refusal(
             f"its rule does not know this form of call ({error}); pass the usual arguments by position"
@@ -248,8 +257,11 @@ def _shapes(func: Any, rule: Rule, args: Any, kwargs: Any) -> tuple[list[Tensor]
     return ([result], True) if isinstance(result, Tensor) else (list(result), False)
 
 
-def _share_memory(args: Any, tensors: tuple[Any, ...]) -> None:
-    for source in (a for a in leaves(args) if isinstance(a, PathTensor)):
-        for tensor in (t for t in tensors if isinstance(t, PathTensor)):
-            source.sharing[id(tensor)] = weakref.ref(tensor)
-            tensor.sharing = source.sharing
+def _share_memory(operands: list[Tensor], tensors: tuple[Any, ...]) -> None:
+    for tensor in (t for t in tensors if isinstance(t, PathTensor)):
+        for source in operands:
+            if isinstance(source, PathTensor):
+                source.sharing[id(tensor)] = weakref.ref(tensor)
+                tensor.sharing, tensor.borrowed = source.sharing, source.borrowed
+            else:
+                tensor.borrowed = True

@@ -43,9 +43,11 @@ def _record_as_is(model: nn.Module, inputs: Sequence[Any], output: Output) -> Re
     with left_as_found(model), recorder:
         try:
             result = model(*stand_ins)
-        except (UnsupportedOperation, KeyboardInterrupt):
+        except UnsupportedOperation:
             raise
         except Exception as error:
+            if recorder.met_unseen is not None:
+                raise recorder.met_unseen from error
             shapes = [tuple(a.shape) for a in tensors_in(inputs)]
             raise ValueError(f"the model's forward failed on example inputs of shapes {shapes}: {error}") from error
         value = recorder.value_of(choose_output(result, output))
@@ -98,7 +100,7 @@ def _one_example(model: nn.Module, inputs: Sequence[Any], output: Output) -> Rec
 def _candidates(tensors: list[Tensor]) -> Iterator[tuple[int | None, ...]]:
     """Choices of one dimension a tensor, equal in size, most likely first; None: this input has no batch dimension."""
     choices = itertools.product(*((*range(min(2, t.dim())), None) for t in tensors))
-    for dims in sorted(choices, key=lambda c: (c.count(None), len(set(c)), [-1 if d is None else d for d in c])):
+    for dims in sorted(choices, key=lambda c: (c.count(None), len(set(c)), [2 if d is None else d for d in c])):
         sizes = {t.shape[d] for t, d in zip(tensors, dims) if d is not None}
         if len(sizes) == 1:
             yield dims
@@ -121,7 +123,10 @@ def _treats_slices_separately(one: Recording, two: Recording) -> bool:
     if [_signature(s) for s in one.steps] != [_signature(s) for s in two.steps]:
         return False
     # Twice the output can still mix slices (a convolution, a shift in time): then there are more than twice the paths.
-    paths = [_path_count(recording) for recording in (one, two)]
+    try:
+        paths = [_path_count(recording) for recording in (one, two)]
+    except (IndexError, RuntimeError):
+        return False  # constants (indices, lengths) that do not fit this size
     return paths[0] == -math.inf or abs(paths[1] - paths[0] - math.log(2)) < 1e-9 * (1 + abs(paths[0]))
 
 
@@ -134,4 +139,5 @@ def _path_count(recording: Recording) -> float:
     """log of gamma^2 with every weight one: the number of paths, up to fixed weights."""
     one = torch.ones((), dtype=torch.float64)
     ones = {name: one.expand(value.shape) for name, value in recording.parameters.items()}
-    return float(Evaluation(recording, ones, differentiable=False).total.log())
+    total = Evaluation(recording, ones, differentiable=False).total
+    return float(total.log()) + math.log(recording.examples)

@@ -180,7 +180,10 @@ def second_order_sum(A: Tensor, before: Tensor, delta: Tensor, ratios: Tensor) -
     before[t] = m_t, t = 0..T-1; delta[t] = delta_{t+1}; ratios[t] = r_{t+1}. All exact for every matrix.
     """
     steps, total = before.shape[0], torch.zeros_like(A)
-    X, At = torch.zeros_like(A), A.t()
+    # A path that uses an edge twice visits only units that something reaches; the others may be out of range.
+    reached = before.amax(0) > 0
+    delta, At = torch.where(reached, delta, 0.0), torch.where(reached & reached[:, None], A, 0.0).t()
+    X = torch.zeros_like(A)
     r = [*ratios.tolist(), 0.0]
     for s in range(steps - 2, -1, -1):
         X = torch.mm(X, At).mul_(r[s + 2])

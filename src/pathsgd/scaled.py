@@ -12,6 +12,7 @@ steps differ by more than float64's range and both matter.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -50,10 +51,10 @@ class Scaled:
         """The same value, mantissas brought back near one when they leave the comfortable range."""
         if self.mantissa.numel() == 0:
             return self
-        top = self.mantissa.detach().amax()
+        top = float(self.mantissa.detach().amax())
         if top == 0 or _SMALL < top < _LARGE:
             return self
-        return Scaled(self.mantissa / top, self.log_scale + top.log())
+        return Scaled(self.mantissa / top, self.log_scale + math.log(top))
 
     def merged(self, dims: Sequence[int]) -> Scaled:
         """The same value with one scale along `dims`, as a sum over those dimensions needs it."""
@@ -89,10 +90,10 @@ class Scaled:
 def power_of(values: Tensor, order: float) -> Scaled:
     """|values|^order in float64; very large or small values go through the scale instead of overflowing."""
     magnitude = values.to(torch.float64).abs()
-    top = magnitude.amax() if magnitude.numel() else magnitude.new_zeros(())
-    if top == 0 or _SMALL < top**order < _LARGE:
+    top = float(magnitude.amax()) if magnitude.numel() else 0.0
+    if top == 0 or _SMALL ** (1 / order) < top < _LARGE ** (1 / order):
         return Scaled(magnitude.square() if order == 2 else magnitude.pow(order), magnitude.new_zeros(()))
-    return Scaled((magnitude / top).pow(order), order * top.log())
+    return Scaled((magnitude / top).pow(order), magnitude.new_tensor(order * math.log(top)))
 
 
 def to_float(mantissa: Tensor, log_scale: Tensor, order: float = 1.0) -> Tensor:
@@ -103,7 +104,7 @@ def to_float(mantissa: Tensor, log_scale: Tensor, order: float = 1.0) -> Tensor:
 
 
 def add(a: Scaled, b: Scaled) -> Scaled:
-    if a.uniform and b.uniform and a.log_scale == b.log_scale:
+    if a.uniform and b.uniform and (a.log_scale is b.log_scale or a.log_scale == b.log_scale):
         return Scaled(a.mantissa + b.mantissa, a.log_scale).normalized()
     # A zero term must not dictate the scale.
     shape = torch.broadcast_shapes(a.shape, b.shape)

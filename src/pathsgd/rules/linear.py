@@ -20,7 +20,6 @@ from pathsgd.rules.base import (
     NodeGraph,
     Nodes,
     Product,
-    Refusal,
     Rule,
     Squared,
     as_scaled,
@@ -173,10 +172,6 @@ class EinsteinSum(ProductRule):
     def rewrite(self, *args: Any) -> tuple[Any, ...]:
         operands = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
         return args[0], *operands
-
-    def check(self, equation: Any, *operands: Any) -> None:
-        if not isinstance(equation, str):
-            raise Refusal("the form with index lists is not covered; write the equation as a string")
 
     def squared(self, net: Squared, equation: str, *operands: Any) -> Scaled:
         parts = [as_scaled(net, x).with_one_scale() for x in operands]

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathsgd.rules.base import Kind, NodeGraph, Nodes, Refusal, Rule, Squared, operation
+from pathsgd.rules.base import Kind, NodeGraph, Nodes, Rule, Squared, operation
 from pathsgd.scaled import Scaled
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -64,10 +64,6 @@ def _window_sums(
 class MaxPool(Pool):
     summary = "a max-pool: paths through every entry of the window, weight 1"
 
-    def check(self, x: Any, *args: Any, return_indices: bool = False, **kwargs: Any) -> None:
-        if return_indices:
-            raise Refusal("indices depend on values; pool without return_indices")
-
     def squared(
         self, net: Squared, x: Scaled, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
         ceil_mode: bool = False, return_indices: bool = False,
@@ -112,10 +108,6 @@ def _adaptive_counts(x: Tensor, out_shape: torch.Size, spatial: int) -> Tensor:
 )  # fmt: skip
 class AdaptivePool(Pool):
     summary = "an adaptive pool: fixed weights 1/n squared (average), or 1 (max)"
-
-    def check(self, x: Any, output_size: Any, return_indices: bool = False) -> None:
-        if return_indices:
-            raise Refusal("indices depend on values; pool without return_indices")
 
     def squared(self, net: Squared, x: Scaled, output_size: Any, return_indices: bool = False) -> Scaled:
         x = x.with_one_scale()

@@ -39,6 +39,10 @@ refuse(
     "max", "min", "maximum", "minimum", "amax", "amin", "topk", "sort", "argmax", "argmin", "argsort",
 )  # fmt: skip
 refuse(
+    "indices depend on values; pool without return_indices",
+    *(f"{kind}max_pool{n}d_with_indices" for kind in ("", "adaptive_", "fractional_") for n in (1, 2, 3)),
+)
+refuse(
     "a value of the network must not steer its forward pass or leave it; branch on shapes or on constants instead",
     "item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__array__", "__contains__", "gt", "lt",
     "ge", "le", "eq", "ne", "__gt__", "__lt__", "__ge__", "__le__", "__eq__", "__ne__", "isnan", "isinf", "isfinite",

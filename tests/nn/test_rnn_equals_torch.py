@@ -208,6 +208,9 @@ MISTAKES: dict[str, Any] = {
     "packed features": lambda: (pack_sequence([torch.randn(4, 3)]), None),
     "packed h0": lambda: (pack_sequence([torch.randn(4, 2)]), torch.zeros(1, 2, 6)),
     "not a tensor": lambda: ([[1.0, 2.0]], None),
+    "h0 not a tensor": lambda: (torch.randn(5, 3, 2), 0.0),
+    "packed sizes that rise": lambda: (PackedSequence(torch.randn(5, 2), torch.tensor([2, 3])), torch.zeros(1, 2, 6)),
+    "packed sizes beyond the data": lambda: (PackedSequence(torch.randn(3, 2), torch.tensor([2, 2])), None),
 }
 
 
@@ -220,3 +223,15 @@ def test_mistakes_raise_what_torch_raises(kernel: str, mistake: str) -> None:
             module(data, h0)
         raised.append((caught.type, str(caught.value)))
     assert raised[0] == raised[1]
+
+
+def test_a_weight_of_another_shape_is_torchs_to_refuse(kernel: str) -> None:
+    """The kernel must never read beyond a weight that was replaced."""
+    for name, shape in (("weight_hh_l0", (6, 5)), ("weight_ih_l0", (5, 2)), ("bias_hh_l0", (3,))):
+        raised = []
+        for module in (torch.nn.RNN(2, 6, nonlinearity="relu"), pathsgd.nn.RNN(2, 6, nonlinearity="relu")):
+            setattr(module, name, torch.nn.Parameter(torch.zeros(shape)))
+            with pytest.raises(RuntimeError) as caught:
+                module(torch.randn(5, 3, 2))
+            raised.append(str(caught.value))
+        assert raised[0] == raised[1]

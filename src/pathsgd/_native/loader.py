@@ -114,7 +114,8 @@ def _after_fork() -> None:
     _forked = True
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # only systems that can fork have it
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def thread_count() -> int:

@@ -37,9 +37,7 @@ def rnn_relu(*arguments: Any) -> tuple[Tensor, Tensor]:
         batch_first = False
     else:
         data, hx, weights, biased, layers, dropout, training, bidirectional, batch_first = arguments
-    if not can_fuse((data, hx, *weights)) or not _shapes_fit(
-        data, batch_sizes, hx, weights, biased, layers, bidirectional, batch_first
-    ):
+    if not can_fuse(data, batch_sizes, hx, weights, biased, layers, bidirectional, batch_first):
         return torch_rnn_relu(*arguments)
     return run(data, batch_sizes, hx, weights, biased, layers, dropout if training else 0.0, bidirectional, batch_first)
 
@@ -71,9 +69,26 @@ def run(
     return (data.transpose(0, 1) if batch_first else data), (last_states[0] if layers == 1 else torch.cat(last_states))
 
 
-def can_fuse(tensors: Sequence[Any]) -> bool:
-    """Whether plain CPU arithmetic on these tensors is all that is asked for. None stands for an absent tensor."""
-    present = [t for t in tensors if t is not None]
+def can_fuse(
+    data: Any,
+    batch_sizes: Tensor | None,
+    hx: Any,
+    weights: Sequence[Any],
+    biased: bool,
+    layers: int,
+    bidirectional: bool,
+    batch_first: bool,
+) -> bool:
+    """Whether `run` may take these. If not, torch computes them, or says what is wrong with them."""
+    return (
+        _is_plain_arithmetic((data, *weights) if hx is None else (data, hx, *weights))
+        and _weights_fit(weights, data.shape[-1], biased, layers, bidirectional)
+        and _rows_fit(data, batch_sizes, hx, len(weights) // (4 if biased else 2), weights[1].shape[0], batch_first)
+    )
+
+
+def _is_plain_arithmetic(tensors: Sequence[Any]) -> bool:
+    """Ordinary CPU tensors of one type, and nobody who watches, transforms or records operations."""
     if (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
@@ -81,13 +96,13 @@ def can_fuse(tensors: Sequence[Any]) -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or torch.autograd.forward_ad._current_level >= 0
         or torch.is_autocast_enabled("cpu")
-        or (torch.overrides.has_torch_function(present) and not _only_device_modes())
+        or (torch.overrides.has_torch_function(tensors) and not _only_device_modes())
     ):
         return False
-    dtype = getattr(present[0], "dtype", None)
+    dtype = getattr(tensors[0], "dtype", None)
     if dtype not in _FUSED_TYPES:
         return False
-    for t in present:
+    for t in tensors:
         if type(t) not in _PLAIN_TENSORS or t.dtype != dtype or not t.is_cpu or t.layout != torch.strided or t.is_neg():
             return False
     return True
@@ -99,28 +114,31 @@ def _only_device_modes() -> bool:
     return depth > 0 and all(isinstance(torch._C._get_function_stack_at(i), DeviceContext) for i in range(depth))
 
 
-def _shapes_fit(
-    data: Tensor,
-    batch_sizes: Tensor | None,
-    hx: Tensor,
-    weights: Sequence[Tensor],
-    biased: bool,
-    layers: int,
-    bidirectional: bool,
-    batch_first: bool,
-) -> bool:
-    """Whether every shape is the one torch expects; if not, torch says what is wrong."""
+def _weights_fit(weights: Sequence[Tensor], inputs: int, biased: bool, layers: int, bidirectional: bool) -> bool:
     directions, each = (2 if bidirectional else 1), (4 if biased else 2)
-    if len(weights) != layers * directions * each or data.dim() != (3 if batch_sizes is None else 2) or hx.dim() != 3:
+    if len(weights) != layers * directions * each:
         return False
-    hidden, inputs = hx.shape[2], data.shape[-1]
+    hidden = weights[1].shape[0]
     for i in range(0, len(weights), each):
         width = inputs if i < each * directions else hidden * directions
-        shapes = [(hidden, width), (hidden, hidden), (hidden,), (hidden,)][:each]
-        if [tuple(w.shape) for w in weights[i : i + each]] != shapes:
+        if weights[i].shape != (hidden, width) or weights[i + 1].shape != (hidden, hidden):
             return False
-    if batch_sizes is not None:
-        batch, complete = int(batch_sizes[0]), int(batch_sizes.sum()) == len(data)
+        if biased and not (weights[i + 2].shape == weights[i + 3].shape == (hidden,)):
+            return False
+    return True
+
+
+def _rows_fit(
+    data: Tensor, batch_sizes: Tensor | None, hx: Tensor | None, states: int, hidden: int, batch_first: bool
+) -> bool:
+    """data is (T, B, I), (B, T, I) or packed (R, I), not empty, and hx is (states, B, H) or None."""
+    if data.dim() != (3 if batch_sizes is None else 2) or data.numel() == 0:
+        return False
+    if batch_sizes is None:
+        batch = data.shape[0 if batch_first else 1]
     else:
-        batch, complete = data.shape[0 if batch_first else 1], True
-    return complete and data.numel() > 0 and hx.shape[:2] == (layers * directions, batch)
+        sizes = batch_sizes.tolist()
+        batch = sizes[0]
+        if sum(sizes) != data.shape[0] or sizes != sorted(sizes, reverse=True) or sizes[-1] < 1:
+            return False
+    return hx is None or hx.shape == (states, batch, hidden)

@@ -31,57 +31,42 @@ class RNN(torch.nn.RNN):
     """
 
     def forward(self, input: Any, hx: Tensor | None = None) -> Any:
-        weights = self._weights()
-        if isinstance(input, PackedSequence):
-            if self._fits(input.data, hx, weights, 2, int(input.batch_sizes[0])):
-                return self._forward_packed(input, hx, weights)
-        elif isinstance(input, Tensor) and input.dim() in (2, 3):
-            unbatched = input.dim() == 2
-            batch = 1 if unbatched else input.shape[0 if self.batch_first else 1]
-            if self._fits(input, hx, weights, input.dim(), None if unbatched else batch):
-                return self._forward_padded(input, hx, weights)
-        return super().forward(input, hx)
+        fused: Any = None
+        if self.mode == "RNN_RELU" and (hx is None or isinstance(hx, Tensor)):
+            if isinstance(input, PackedSequence):
+                fused = self._forward_packed(input, hx)
+            elif isinstance(input, Tensor):
+                fused = self._forward_padded(input, hx)
+        return super().forward(input, hx) if fused is None else fused
 
-    def _weights(self) -> list[Any]:
-        names = self._flat_weights_names
-        own = self._parameters  # far quicker than getattr, but a parametrised weight is elsewhere
-        return [own[name] if name in own else getattr(self, name) for name in names]
+    def _forward_padded(self, input: Tensor, hx: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        if input.dim() != 2:
+            return self._run(input, None, hx, self.batch_first)
+        if hx is not None and hx.dim() != 2:
+            return None
+        batched = self._run(input.unsqueeze(1), None, None if hx is None else hx.unsqueeze(1), False)
+        return None if batched is None else (batched[0].squeeze(1), batched[1].squeeze(1))
 
-    def _fits(self, data: Tensor, hx: Tensor | None, weights: list[Any], dims: int, batch: int | None) -> bool:
-        """Whether the input can be fused; if not, torch computes it or says what is wrong with it."""
-        if self.mode != "RNN_RELU" or not functional.can_fuse((data, hx, *weights)):
-            return False
-        states = self.num_layers * (2 if self.bidirectional else 1)
-        expected = (states, self.hidden_size) if batch is None else (states, batch, self.hidden_size)
-        return (
-            data.dim() == dims
-            and data.shape[-1] == self.input_size
-            and data.numel() > 0
-            and (hx is None or hx.shape == expected)
-        )
-
-    def _forward_padded(self, input: Tensor, hx: Tensor | None, weights: list[Tensor]) -> tuple[Tensor, Tensor]:
-        if input.dim() == 3:
-            return self._run(input, None, hx, weights, self.batch_first)
-        output, h_n = self._run(input.unsqueeze(1), None, None if hx is None else hx.unsqueeze(1), weights, False)
-        return output.squeeze(1), h_n.squeeze(1)
-
-    def _forward_packed(
-        self, input: PackedSequence, hx: Tensor | None, weights: list[Tensor]
-    ) -> tuple[PackedSequence, Tensor]:
+    def _forward_packed(self, input: PackedSequence, hx: Tensor | None) -> tuple[PackedSequence, Tensor] | None:
         if hx is not None:
             hx = self.permute_hidden(hx, input.sorted_indices)
-        output, h_n = self._run(input.data, input.batch_sizes, hx, weights, False)
-        packed = PackedSequence(output, input.batch_sizes, input.sorted_indices, input.unsorted_indices)
-        return packed, self.permute_hidden(h_n, input.unsorted_indices)
+        result = self._run(input.data, input.batch_sizes, hx, False)
+        if result is None:
+            return None
+        packed = PackedSequence(result[0], input.batch_sizes, input.sorted_indices, input.unsorted_indices)
+        return packed, self.permute_hidden(result[1], input.unsorted_indices)
 
     def _run(
-        self, data: Tensor, batch_sizes: Tensor | None, hx: Tensor | None, weights: list[Tensor], batch_first: bool
-    ) -> tuple[Tensor, Tensor]:
+        self, data: Tensor, batch_sizes: Tensor | None, hx: Tensor | None, batch_first: bool
+    ) -> tuple[Tensor, Tensor] | None:
+        """The fused result, or None: then torch computes it, or says what is wrong with the input."""
+        own = self._parameters  # far quicker than getattr, but a parametrised weight is elsewhere
+        weights: list[Any] = [own[name] if name in own else getattr(self, name) for name in self._flat_weights_names]
+        shape = (self.bias, self.num_layers)
+        if not functional.can_fuse(data, batch_sizes, hx, weights, *shape, self.bidirectional, batch_first):
+            return None
         dropout = self.dropout if self.training else 0.0
-        return functional.run(
-            data, batch_sizes, hx, weights, self.bias, self.num_layers, dropout, self.bidirectional, batch_first
-        )
+        return functional.run(data, batch_sizes, hx, weights, *shape, dropout, self.bidirectional, batch_first)
 
     def __prepare_scriptable__(self) -> torch.nn.RNN:
         """torch.jit.script compiles torch's own class, with the same parameters."""

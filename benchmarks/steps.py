@@ -23,6 +23,8 @@ from torch import nn
 import pathsgd
 from pathsgd.measure import Geometry
 
+COLUMNS = ("naive", "fused", "path", "path_default", "kappa", "kappa_both", "limit", "jax")
+
 
 def naive_path_step(net: Net, setting: Setting, lr: float = 1e-12) -> Callable[[], None]:
     """What one writes first: square a copy of the model and run it on ones."""
@@ -54,12 +56,14 @@ def measure_setting(name: str, seconds: float, with_jax: bool) -> dict[str, floa
     fused, path = make_net(setting, pathsgd.nn.RNN), make_net(setting, pathsgd.nn.RNN)
     geometry = Geometry(path)
     x, _ = batch_of(setting)
+    paper_rule = pathsgd.PathSGD(path, 1e-9, rho=0, clip=None, example_inputs=(x,))
+    default = pathsgd.PathSGD(path, 1e-9, example_inputs=(x,))
     functions: dict[str, Callable[[], object]] = {
         "sgd": training_step(plain, setting, torch.optim.SGD(plain.parameters(), 1e-9), fused_loss=False),
         "naive": naive_path_step(naive, setting),
         "fused": training_step(fused, setting, torch.optim.SGD(fused.parameters(), 1e-9), fused_loss=True),
-        "path": training_step(path, setting, pathsgd.PathSGD(path, 1e-9, rho=0, clip=None, example_inputs=(x,)), fused_loss=True),
-        "path_default": training_step(path, setting, pathsgd.PathSGD(path, 1e-9, example_inputs=(x,)), fused_loss=True),
+        "path": training_step(path, setting, paper_rule, fused_loss=True),
+        "path_default": training_step(path, setting, default, fused_loss=True),
         "kappa": lambda: geometry.measure((x,)),
     }
     if setting.hidden <= 200:
@@ -85,18 +89,18 @@ def main() -> None:
         torch.set_num_threads(threads)
         peak = gemm_peak()
         print(f"{threads} thread(s), {pathsgd.nn.backend()}, large product {peak / 1e9:.0f} GFLOP/s")
-        print(f"{'':6}{'sgd ms':>9}" + "".join(f"{c:>13}" for c in ("naive", "fused", "path", "path_default", "kappa", "kappa_both", "limit", "jax")))
+        print(f"{'':6}{'sgd ms':>9}" + "".join(f"{c:>13}" for c in COLUMNS))
         for name in options.settings:
             times = measure_setting(name, options.seconds, options.jax)
             base = times["sgd"]
             ratios = {k: t / base for k, t in times.items() if k != "sgd"}
             ratios["limit"] = SETTINGS[name].flops / peak / base
             rows.append({"setting": name, "threads": threads, "sgd_seconds": base, "ratios": ratios, "gemm_peak": peak})
-            cells = [f"{ratios[c]:13.3f}" if c in ratios else f"{'':13}" for c in ("naive", "fused", "path", "path_default", "kappa", "kappa_both", "limit", "jax")]
+            cells = [f"{ratios[c]:13.3f}" if c in ratios else f"{'':13}" for c in COLUMNS]
             print(f"{name:6}{base * 1e3:9.2f}" + "".join(cells), flush=True)
     if options.json:
         options.json.mkdir(parents=True, exist_ok=True)
-        record = {"torch": torch.__version__, "machine": platform.machine(), "backend": str(pathsgd.nn.backend()), "rows": rows}
+        record = {"torch": torch.__version__, "machine": platform.machine(), "rows": rows}
         (options.json / "steps.json").write_text(json.dumps(record, indent=1))
 
 

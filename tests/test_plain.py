@@ -117,11 +117,22 @@ class Unlike(nn.Module):
         if self.why == "padded input":
             x = nn.functional.pad(x, (0, 0, 0, 0, 1, 0))
         states, last = self.rnn(x, start)
-        read = {"first step": lambda: states[0], "two steps": lambda: states[-2:], "mean": lambda: states.mean(0)}
-        return self.out(read.get(self.why, lambda: last[-1])())
+        read = {
+            "first step": lambda: states[0],
+            "two steps": lambda: states[-2:],
+            "mean": lambda: states.mean(0),
+            "units in another order": lambda: last[0].flip(-1),
+            "part of the output": lambda: states,
+        }
+        out = self.out(read.get(self.why, lambda: last[-1])())
+        return out[-1] if self.why == "part of the output" else out
 
 
-@pytest.mark.parametrize("why", ["deep", "tied", "learnt start", "first step", "two steps", "mean", "padded input"])
+REASONS = ["deep", "tied", "learnt start", "first step", "two steps", "mean", "padded input"]
+REASONS += ["units in another order", "part of the output"]
+
+
+@pytest.mark.parametrize("why", REASONS)
 def test_other_nets_do_not_match(why: str) -> None:
     net = Unlike(why).double()
     assert plain.match(record(net, (torch.zeros(6, 2, 3, dtype=torch.double),))) is None

@@ -1,7 +1,7 @@
 """States of a linear recurrence under constant input, by doubling: a few matrix products instead of T small steps.
 
     h_{s+1} = A h_s + u,  h_1 = u          so  h_{s+b} = A^b h_s + h_b:  [h_1..h_b] -> [h_1..h_2b] is one product
-    delta likewise backwards, with A^T; with outputs at the last step only there is no input: delta_{s+b} = (A^T)^b delta_s
+    delta likewise backwards, with A^T; with outputs at the last step only nothing enters: delta_{s-b} = (A^T)^b delta_s
 
 Scaled by the Perron root r >= 1 of A so that nothing overflows: rows hold r^-(s-1) h_s, and A/r takes the place of A.
 Arrays are time first, (T, H). The native kernel computes the same sequences (`pathsgd._native`); this is its fallback

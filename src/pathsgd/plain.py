@@ -89,68 +89,80 @@ def match(recording: Recording) -> PlainNet | None:
         return None
     bias = linear.kwargs.get("bias", linear.args[2] if len(linear.args) > 2 else None)
     return PlainNet(
-        names[call.weights[0]], names[call.weights[1]], tuple(names[w] for w in call.weights[2:]), names[linear.args[1]],
-        None if bias is None else names[bias], names[steps[0].args[1]] if len(steps) == 3 else None, total, every,
-    )  # fmt: skip
+        w_in=names[call.weights[0]],
+        w_rec=names[call.weights[1]],
+        biases=tuple(names[w] for w in call.weights[2:]),
+        w_out=names[linear.args[1]],
+        b_out=None if bias is None else names[bias],
+        embedding=names[steps[0].args[1]] if len(steps) == 3 else None,
+        steps=total,
+        every_step=every,
+    )
 
 
-def _constant_input(recording: Recording, x: Value, embedding: Step | None) -> bool:
-    """Whether the RNN reads the model's input (or the embedding) whole, only moved about."""
-    sources = set(recording.inputs) if embedding is None else set(embedding.outputs)
-    for step in recording.steps:
-        if (
-            isinstance(step.rule, (MoveRule, Identity))
-            and all(o in sources for o in step.operands())
-            and step.operands()
-        ):
-            if step.operation in ("pad", "masked_fill", "__setitem__", "_pack_padded_sequence", "_pad_packed_sequence"):
-                continue
-            sources |= set(step.outputs)
-    return x in sources
-
-
-def _every_step(recording: Recording, recurrent: Step, linear: Step, total: int) -> bool | None:
-    """Whether the output layer reads every step once (True), the last one (False), or anything else (None).
-
-    Step numbers take the states' place and go through the same moves.
-    """
-    call = Call.parse(*recurrent.args)
-    shape = recurrent.outputs[0].shape  # type: ignore[union-attr]
-    time = torch.arange(total).reshape(1, -1, 1) if call.batch_first else torch.arange(total).reshape(-1, 1, 1)
-    final = recurrent.outputs[1].shape  # type: ignore[union-attr]
-    numbers: dict[Any, Tensor] = {
-        recurrent.outputs[0]: time.expand(shape),
-        recurrent.outputs[1]: torch.full(final, total - 1),
-    }
-    start = recording.steps.index(recurrent)
-    for step in recording.steps[start + 1 : recording.steps.index(linear)]:
-        if not all(o in numbers for o in step.operands()):
-            return None
-        if step.operation in ("pad", "masked_fill", "__setitem__", "_pad_packed_sequence"):
-            return None
-        args, kwargs = tree_map(lambda a: Nodes(numbers[a]) if isinstance(a, Value) else a, (step.args, step.kwargs))
-        results = _moved(step, args, kwargs)
-        numbers.update({v: r for v, r in zip(step.outputs, results) if v is not None})
-    read = numbers.get(linear.args[0])
-    if read is None or read.shape[-1] != shape[-1] or not bool((read == read[..., :1]).all()):
-        return None
-    counted = read[..., 0].reshape(-1).sort().values
-    if counted.tolist() == [total - 1]:
-        return False
-    return True if counted.tolist() == list(range(total)) else None
+# Moves that put something new beside the entries they move.
+_FILLING = frozenset({"pad", "masked_fill", "__setitem__", "_pack_padded_sequence", "_pad_packed_sequence"})
 
 
 class _Numbers:
-    """Stands where rules expect a node graph: step numbers are moved as node numbers are."""
+    """Stands where rules expect a node graph: entries are numbered and moved as node numbers are."""
 
     @staticmethod
     def activation(operand: Any) -> Tensor:
         return operand.ids
 
 
-def _moved(step: Step, args: Any, kwargs: Any) -> tuple[Tensor, ...]:
-    results = step.rule.nodes(_Numbers(), *args, **kwargs)  # type: ignore[arg-type]
-    return (results.ids,) if isinstance(results, Nodes) else tuple(r.ids for r in results if r is not None)
+def _follow(recording: Recording, numbers: dict[Any, Tensor]) -> dict[Any, Tensor]:
+    """The numbers of entries wherever they were only moved to."""
+    for step in recording.steps:
+        operands = step.operands()
+        if not isinstance(step.rule, (MoveRule, Identity)) or step.operation in _FILLING:
+            continue
+        if operands and all(o in numbers for o in operands):
+            args, kwargs = tree_map(
+                lambda a: Nodes(numbers[a]) if isinstance(a, Value) else a, (step.args, step.kwargs)
+            )
+            results = step.rule.nodes(_Numbers(), *args, **kwargs)  # type: ignore[arg-type]
+            moved = (results,) if isinstance(results, Nodes) else results
+            numbers.update({v: r.ids for v, r in zip(step.outputs, moved) if v is not None and r is not None})
+    return numbers
+
+
+def _constant_input(recording: Recording, x: Value, embedding: Step | None) -> bool:
+    """Whether each step of the RNN reads ones, or the embedding's features in their order."""
+    if embedding is None:
+        ones = {value: torch.zeros(value.shape, dtype=torch.int64) for value in recording.inputs}
+        return x in _follow(recording, ones)
+    out = embedding.outputs[0]
+    assert out is not None
+    features = torch.arange(out.shape[-1])
+    read = _follow(recording, {out: features.expand(out.shape)}).get(x)
+    return read is not None and read.shape[-1:] == features.shape and bool((read == features).all())
+
+
+def _every_step(recording: Recording, recurrent: Step, linear: Step, total: int) -> bool | None:
+    """Whether the output layer reads every step once (True), the last one (False), or anything else (None)."""
+    call = Call.parse(*recurrent.args)
+    states, last = recurrent.outputs
+    assert states is not None and last is not None and linear.outputs[0] is not None
+    hidden = states.shape[-1]
+    time = torch.arange(total).reshape((1, -1, 1) if call.batch_first else (-1, 1, 1))
+    units = torch.arange(hidden)
+    numbers = _follow(
+        recording,
+        {states: (time * hidden + units).expand(states.shape), last: ((total - 1) * hidden + units).expand(last.shape)},
+    )
+    read = numbers.get(linear.args[0])
+    if read is None or read.shape[-1] != hidden or not bool((read % hidden == units).all()):
+        return None
+    outputs = torch.arange(linear.outputs[0].shape.numel()).reshape(linear.outputs[0].shape)
+    kept = _follow(recording, {linear.outputs[0]: outputs}).get(recording.output)
+    if kept is None or kept.reshape(-1).sort().values.tolist() != list(range(outputs.numel())):
+        return None  # the model returns a part of what the output layer computed
+    steps_read = (read[..., 0] // hidden).reshape(-1).sort().values.tolist()
+    if steps_read == [total - 1]:
+        return False
+    return True if steps_read == list(range(total)) else None
 
 
 def kappa1(

@@ -212,7 +212,7 @@ def test_layouts_that_change_keep_every_moment(mlp):
     whitening = {name: optimizer.state[p]["whitening"].clone() for name, p in named.items()}
     start = {name: p.detach().clone() for name, p in named.items()}
     plain = {name: torch.zeros_like(p).requires_grad_() for name, p in named.items()}
-    adam = torch.optim.Adam(plain.values(), 0.01)
+    adam = torch.optim.Adam(plain.values(), 0.01, betas=optimizer.defaults["betas"])
     for name, p in plain.items():
         p.grad = named[name].grad * whitening[name]
     adam.step()

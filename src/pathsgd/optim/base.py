@@ -186,8 +186,12 @@ class PathOptimizer(Optimizer):
             for index in repeated:
                 part, state = parts[index], flat.states[index]
                 step = (part * state["balancing"]).reshape(part.shape[0], -1)
-                start = state.get("growth_direction")
-                length, direction = spectral_norm(step, _generic_vector(step) if start is None else start)
+                direction = state.get("growth_direction")
+                if direction is None:
+                    direction = _generic_vector(step)
+                    for _ in range(8):  # from nowhere it takes longer to find the dominant direction
+                        _, direction = spectral_norm(step, direction)
+                length, direction = spectral_norm(step, direction)
                 if length > 0:  # a zero vector would never turn again
                     state["growth_direction"] = direction
                 self.step_growth = max(self.step_growth, length * abs(alpha) * state["repeats"])

@@ -116,6 +116,7 @@ VECTOR_OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "padding": lambda h: F.pad(h, (1, 2)),
     "written entry by entry": collected,
     "in-place unit": in_place(torch.relu_),
+    "constants after its fashion": lambda h: h * HALF.float().to(h) + torch.ones(1, 4).type_as(h).expand_as(h),
 }
 
 # On more dimensions.
@@ -187,6 +188,10 @@ WEIGHTED_OPERATIONS: dict[str, Case] = {
     "einsum by index lists": weights(
         lambda m, x: torch.einsum(torch.einsum(x, [0, 1], m.a, [1, 2], [0, 2]).relu(), [0, 1], m.b, [1], [0]),
         (1, 2), a=(2, 3), b=(3,),
+    ),
+    "units on constants": weights(
+        lambda m, x: x @ m.a + F.prelu(torch.ones(1, 2, dtype=x.dtype), m.slope) @ m.b,
+        (1, 2), a=(2, 1), b=(2, 1), slope=(1,),
     ),
     "without a batch": Case(
         partial(Weights, lambda m, x: (x.view(2, 2).ravel() * m.a).mean() + m.b.t().T.sum(), a=(4,), b=(2, 2)),

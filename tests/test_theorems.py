@@ -142,15 +142,13 @@ def test_figure_1_two_layers_of_two_units_rescaled() -> None:
 
 @pytest.mark.parametrize("steps", [100, 750])
 def test_kappa2_outweighs_kappa1_on_the_diagonal_of_an_identity_matrix(steps: int) -> None:
-    """An identity recurrent matrix keeps every path: kappa2/kappa1 on its diagonal is about 4T/3."""
+    """An identity recurrent matrix keeps every path: kappa2/kappa1 on its diagonal is 4 (T - 2) / 3."""
     net = models.ReadRNN(1, 3, 1, bias=False).double()
     with torch.no_grad():
         net.weight_hh_l0.copy_(torch.eye(3))
     x = torch.ones(steps, 1, 1, dtype=torch.float64)
     ratio = pathsgd.kappa(net, x, terms="second")["weight_hh_l0"] / pathsgd.kappa(net, x)["weight_hh_l0"]
-    torch.testing.assert_close(
-        ratio.diagonal(), torch.full((3,), 4 * steps / 3, dtype=torch.float64), rtol=0.03, atol=0
-    )
+    assert ratio.diagonal().tolist() == pytest.approx([4 * (steps - 2) / 3] * 3, rel=1e-9)
 
 
 def test_the_paper_convention_is_a_quarter_of_the_exact_second_term() -> None:

@@ -32,7 +32,7 @@ LIKE = frozenset([
     "new_ones", "new_empty", "new_full", "new_tensor",
 ])  # fmt: skip
 # The same, after the fashion of their second argument.
-LIKE_SECOND = frozenset({"expand_as", "view_as", "reshape_as", "type_as"})
+LIKE_SECOND = frozenset({"expand_as", "view_as", "reshape_as", "type_as", "to"})
 # What these hold before they are written to has no meaning, so let it be zeros.
 UNINITIALISED = frozenset({"empty", "empty_like", "new_empty", "empty_strided"})
 # Operators, as some versions of torch name them.

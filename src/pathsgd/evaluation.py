@@ -73,7 +73,13 @@ class Evaluation:
                 self._values[value] = result
 
     def constant(self, value: Any) -> Scaled:
-        return scaled.power_of(torch.as_tensor(value, dtype=torch.float64, device=self._device), self.order)
+        values = torch.as_tensor(value, dtype=torch.float64, device=self._device)
+        if not bool(values.isfinite().all()):
+            raise ValueError(
+                f"a constant of shape {tuple(values.shape)} in the forward pass has NaN or infinite entries; "
+                "its paths have no finite weight"
+            )
+        return scaled.power_of(values, self.order)
 
     def recurrence(self, weight: Any, states: States) -> None:
         name = self._names.get(id(weight))

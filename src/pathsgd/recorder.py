@@ -138,7 +138,7 @@ class Recorder(TorchFunctionMode):
         if indices and name == "one_hot":
             return self._stand_in(result, torch.get_default_dtype())
         strict = any(surely for _, surely in indices)
-        for r in leaves(result) if indices else []:
+        for r in leaves(result) if indices and name not in calls.LIKE else []:
             if isinstance(r, Tensor) and r.is_floating_point() and strict:
                 self._refuse(name, "it uses an integer input as numbers; pass floating-point numbers, or embed indices")
             if isinstance(r, Tensor) and r.dtype is not torch.bool and not r.is_floating_point():

@@ -52,9 +52,10 @@ class BatchNorm(Rule):
         return args[0].new_empty(args[0].shape)
 
     def squared(
-        self, net: Squared, x: Scaled, mean: Tensor, var: Tensor, weight: Any = None, bias: Any = None,
+        self, net: Squared, x: Any, mean: Tensor, var: Tensor, weight: Any = None, bias: Any = None,
         training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
     ) -> Scaled:  # fmt: skip
+        x = as_scaled(net, x)
         column = [-1] + [1] * (x.mantissa.dim() - 2)
         std = (var.double() + eps).sqrt()
 

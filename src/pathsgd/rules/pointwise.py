@@ -67,8 +67,8 @@ class LearntLeakyUnit(Unit):
     summary = "a leaky unit with a learnt slope: paths pass with max(1, slope^2)"
     multiplies = True
 
-    def squared(self, net: Squared, x: Scaled, weight: Any) -> Scaled:  # type: ignore[override]
-        slope = as_scaled(net, weight).rescaled_to(torch.zeros((), dtype=torch.float64)).mantissa
+    def squared(self, net: Squared, x: Any, weight: Any) -> Scaled:  # type: ignore[override]
+        x, slope = as_scaled(net, x), as_scaled(net, weight).rescaled_to(torch.zeros((), dtype=torch.float64)).mantissa
         if slope.numel() > 1:
             slope = slope.reshape([1, -1] + [1] * (x.mantissa.dim() - 2))
         return x.times(slope.clamp(min=1.0))

@@ -13,7 +13,7 @@ refuse(
 )  # fmt: skip
 refuse(
     "dividing by an activation or a parameter is not a path; divide by a constant or multiply",
-    "reciprocal", "__rtruediv__", "__rdiv__", "norm", "vector_norm", "linalg.vector_norm",
+    "reciprocal", "__rtruediv__", "__rdiv__", "norm", "linalg.vector_norm", "_weight_norm",
 )  # fmt: skip
 refuse(
     "gates multiply activations with activations; use torch.nn.RNN(nonlinearity='relu')",

@@ -156,6 +156,16 @@ def test_one_job_leaves_this_process_alone(tmp_path: Path) -> None:
     assert os.getpid() not in pids
 
 
+def test_relative_places_mean_the_caller_s_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Workers of a pool live on: they were started in the directory of whoever used the pool first.
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        monkeypatch.chdir(tmp_path / place)
+        done = sweep([BASE], Path("here"))
+        assert [d.outcome for d in done] == ["finished"]
+        assert (tmp_path / place / "here" / "results" / f"{BASE.slug}.json").exists()
+
+
 def test_command_of_a_cell_is_that_of_a_run() -> None:
     (run,) = grid.cells(BASE, grid.parse_grid(["lr=0.5"]))
     assert "--lr 0.5" in flags.command_of(run)

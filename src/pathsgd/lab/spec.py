@@ -10,6 +10,7 @@ setting has a name of its own, so that ``--lr`` or ``lr=1e-3`` needs no prefix.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import types
@@ -247,7 +248,7 @@ def spec_hash(spec: RunSpec) -> str:
 
 def _build(kind: type[T], content: Mapping[str, Any], where: str) -> T:
     """A dataclass from plain values, checked against its annotations."""
-    hints = typing.get_type_hints(kind)
+    hints = _hints(cast(Any, kind))
     names = {f.name for f in dataclasses.fields(cast(Any, kind))}
     unknown = sorted(set(content) - names)
     if unknown:
@@ -258,6 +259,11 @@ def _build(kind: type[T], content: Mapping[str, Any], where: str) -> T:
         raise
     except (TypeError, ValueError) as error:
         raise SpecError(f"{where}: {error}") from error
+
+
+@functools.cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def _coerce(value: Any, hint: Any, where: str) -> Any:

@@ -107,7 +107,7 @@ class Places:
         return self.work / cell.slug / "running"
 
 
-def execute(cell: Cell, places: Places, data_dir: Path | None) -> Done:
+def execute(key: str, cell: Cell, places: Places, data_dir: Path | None) -> Done:
     """Run one cell in this process; an exception fails the cell, not the sweep."""
     marker = places.marker(cell)
     marker.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def execute(cell: Cell, places: Places, data_dir: Path | None) -> Done:
         (marker.parent / "error.txt").write_text(traceback.format_exc(), "utf-8")
         outcome, detail = "failed", f"{type(error).__name__}: {' '.join(str(error).split())}"
     marker.unlink()
-    return Done(cell.key, cell.slug, outcome, detail)
+    return Done(key, cell.slug, outcome, detail)
 
 
 def known_results(results: Path, read: Callable[[Path], Any] = read_record) -> dict[str, Path]:
@@ -146,6 +146,9 @@ def run_cells(
     read: Callable[[Path], Any] = read_record,
 ) -> list[Done]:
     """Run every cell that has no result yet; how each ended, in the order of ``cells``."""
+    # Workers may have been started in another directory, or on another machine with the same file system.
+    places = Places(places.results.absolute(), places.work.absolute())
+    data_dir = None if data_dir is None else data_dir.absolute()
     unique = {cell.key: cell for cell in cells}
     finished = known_results(places.results, read)
     ended = {k: Done(k, c.slug, "known") for k, c in unique.items() if k in finished}
@@ -160,7 +163,7 @@ def run_cells(
 
     with cluster(backend, jobs, address) as parallel:
         for batch, alone in _batches(waiting, places):
-            calls = (joblib.delayed(execute)(cell, places, data_dir) for cell in batch)
+            calls = (joblib.delayed(execute)(cell.key, cell, places, data_dir) for cell in batch)
             if not _survives(parallel, calls, end) and alone:
                 (cell,) = batch
                 end(Done(cell.key, cell.slug, "killed", "its worker process was killed twice"))

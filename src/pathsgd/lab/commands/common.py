@@ -41,6 +41,12 @@ def wants_general_help(names: Sequence[str], flags: Sequence[str]) -> bool:
     return not names and bool({"-h", "--help"} & set(flags) or not flags)
 
 
+def make_console() -> Console:
+    """The terminal as it is; wide lines where the output goes to a file or a pipe."""
+    console = Console(soft_wrap=True)
+    return console if console.is_terminal else Console(soft_wrap=True, width=140)
+
+
 def figure(value: float) -> str:
     """A metric in a few digits."""
     return f"{value:.4g}"
@@ -56,6 +62,8 @@ def show_record(record: Record, where: Path | None, console: Console) -> None:
     table.add_row(
         "work", f"{record.steps} steps, {record.cpu_seconds:.1f} s of one processor, {record.parameters} parameters"
     )
+    total = sum(record.profile.values()) or 1.0
+    table.add_row("time in", ", ".join(f"{part} {100 * s / total:.1f} %" for part, s in record.profile.items()))
     table.add_row("command", command_of(record.spec))
     if where is not None:
         table.add_row("record", str(where))

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from pathsgd.lab import data, flags
+from pathsgd.lab.commands.common import make_console
 
 Action = Literal["list", "fetch", "check"]
 
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     unknown = [name for name in options.names if name not in data.DATA_SETS]
     if unknown:
         raise flags.UsageError(f"unknown data set {unknown[0]!r}; choose one of {', '.join(data.DATA_SETS)}")
-    console = Console(soft_wrap=True)
+    console = make_console()
     if options.action == "fetch":
         fetch(options.names or tuple(data.DATA_SETS), options.data_dir, console)
         return 0

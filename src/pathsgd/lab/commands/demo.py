@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from pathsgd.lab import flags
-from pathsgd.lab.commands.common import RUNS
+from pathsgd.lab.commands.common import RUNS, make_console
 from pathsgd.lab.commands.reproduce import as_rich
 from pathsgd.lab.demo import INTRODUCTION, TITLE, demo_section, demo_specs
 from pathsgd.lab.display import SweepDisplay
@@ -43,7 +41,7 @@ class DemoOptions:
 def main(arguments: Sequence[str]) -> int:
     """Parse, train, show."""
     options = flags.parse(DemoOptions, arguments, "pathsgd demo")
-    console = Console(soft_wrap=True)
+    console = make_console()
     places = Places(options.out / "records", options.out / "work")
     for directory in (places.results, places.work):
         shutil.rmtree(directory, ignore_errors=True)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from rich.console import Console
 
 from pathsgd.lab import flags
-from pathsgd.lab.commands.common import RUNS
+from pathsgd.lab.commands.common import RUNS, make_console
 from pathsgd.lab.report.build import write_pictures, write_report
 
 
@@ -32,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.results.exists() and not options.results.is_dir():
         raise flags.UsageError(f"{options.results} is not a directory of records")
     found = write_report(options.results, options.out)
-    console = Console(soft_wrap=True)
+    console = make_console()
     for section in found:
         console.print(f"{section.name:<20} {len(section.sources):>4} records", highlight=False)
     if options.pictures is not None:

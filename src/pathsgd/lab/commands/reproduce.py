@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pathsgd.lab import flags
-from pathsgd.lab.commands.common import RUNS
+from pathsgd.lab.commands.common import RUNS, make_console
 from pathsgd.lab.display import SweepDisplay
 from pathsgd.lab.grid import parse_grid
 from pathsgd.lab.report.collect import filed_records
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     experiment = EXPERIMENTS[options.name]
     wanted = parse_grid(options.only)
     places = Places(options.results or default_results(options.name, options.scale), options.work)
-    console = Console(soft_wrap=True)
+    console = make_console()
     if options.list:
         for cell in chosen(experiment.stages[0](options.scale, []), wanted):
             print(describe(cell))

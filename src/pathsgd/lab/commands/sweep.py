@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from pathsgd.lab import flags, grid
-from pathsgd.lab.commands.common import RUNS, choices_help, wants_general_help
+from pathsgd.lab.commands.common import RUNS, choices_help, make_console, wants_general_help
 from pathsgd.lab.display import SweepDisplay
 from pathsgd.lab.record import read_record
 from pathsgd.lab.report.pictures import robustness_picture
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     if not options.grid:
         raise flags.UsageError("a sweep needs a grid: add --grid lr=1e-3,3e-3 seed=0,1,2")
     specs = grid.cells(options.run, grid.parse_grid(options.grid))
-    console = Console(soft_wrap=True)
+    console = make_console()
     places = Places(options.results, options.work)
     cells = [RunCell(s) for s in specs]
     display = SweepDisplay(cells, places, console)

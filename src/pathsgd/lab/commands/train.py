@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from pathsgd.lab import flags
-from pathsgd.lab.commands.common import RUNS, choices_help, show_record, wants_general_help
+from pathsgd.lab.commands.common import RUNS, choices_help, make_console, show_record, wants_general_help
 from pathsgd.lab.listeners import Listener, ProgressBar, TensorBoard
 from pathsgd.lab.spec import RunSpec
 from pathsgd.lab.train import RunDirectory, Stopped, train
@@ -60,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def run_and_show(options: TrainOptions, directory: Path) -> int:
     """Train with a progress bar; tell how to go on after an interruption."""
-    console = Console(stderr=False, soft_wrap=True)
+    console = make_console()
     listeners: list[Listener] = [] if options.quiet else [ProgressBar(options.run, console)]
     if options.tensorboard:
         listeners.append(TensorBoard(directory / "tensorboard"))

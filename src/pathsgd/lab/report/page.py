@@ -131,8 +131,8 @@ def _sources(sources: Sequence[Source], anchors: dict[str, str]) -> str:
 def _drawing(figure: go.Figure, identity: str) -> str:
     content = figure.to_plotly_json()
     data, layout = (json.dumps(_plain(content[part])) for part in ("data", "layout"))
-    # "</" must not end the script element, whatever a label says.
-    data, layout = data.replace("</", "<\\/"), layout.replace("</", "<\\/")
+    # No label may end the script element or begin another.
+    data, layout = data.replace("<", "\\u003c"), layout.replace("<", "\\u003c")
     call = f'Plotly.newPlot("{identity}", {data}, {layout}, {{responsive: true, displaylogo: false}});'
     return f'<div class="figure" id="{identity}"></div><script>{call}</script>'
 

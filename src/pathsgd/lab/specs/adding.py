@@ -60,7 +60,7 @@ SIZES: dict[Scale, dict[str, Any]] = {
         "map_steps": 2500, "map_rates": (1e-2, 3e-3, 1e-3, 3e-4), "common": {},
     },
     "smoke": {
-        "seeds": range(2), "lengths": {8: 0.2, 12: 0.2}, "long": {30: 0.3}, "map_steps": 10, "map_rates": (1e-2, 1e-3),
+        "seeds": range(2), "lengths": {8: 0.05}, "long": {30: 0.1}, "map_steps": 10, "map_rates": (1e-2, 1e-3),
         "common": {"hidden": 4, "valid_size": 20, "test_size": 20},
     },
 }  # fmt: skip

@@ -89,8 +89,10 @@ class Backward {
 
   void product(const Rows<F>& rows, long count, long dz_stride) const {
     for (long k0 = 0; k0 < hidden_; k0 += kDepth)
-      for (const Panel& panel : w_rec_.panels())
+      for (size_t p = 0; p < w_rec_.panels().size(); p++)
         for_pieces(0, count, kMaxRows, 1, [&](long r, int block_count) {
+          if (hidden_ > kDepth) w_rec_.fetch_ahead(p, k0, std::min(kDepth, hidden_ - k0), r, block_count, count);
+          const Panel& panel = w_rec_.panels()[p];
           for_block(block_count, panel.vectors, [&](auto block_rows, auto vectors) {
             block<block_rows, vectors>(rows, r, panel, k0, dz_stride);
           });

@@ -82,6 +82,15 @@ class Packed {
   const F* row(const Panel& panel, long k) const {
     return memory_.data() + panel.offset + k * panel.vectors * kLanes<F>;
   }
+  // A matrix too large for the second-level cache is read anew at every step. While rows [r, r+count) of `total` pass by
+  // slice k0 of panel p, their share of the next panel's slice is fetched.
+  void fetch_ahead(size_t p, long k0, long depth, long r, long count, long total) const {
+    if (p + 1 == panels_.size()) return;
+    const long size = depth * panels_[p + 1].vectors * kLanes<F>, line = 64 / sizeof(F);
+    const F* slice = row(panels_[p + 1], k0);
+    for (long i = size * r / total / line * line; i < size * (r + count) / total; i += line)
+      __builtin_prefetch(slice + i, 0, 2);
+  }
 
  private:
   // Sixteen depths at a time: whichever of the two strides is one, both sides stay in cache.

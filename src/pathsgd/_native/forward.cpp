@@ -60,6 +60,7 @@ class Forward {
     for (long k0 = 0; k0 < hidden_; k0 += kDepth)
       for (size_t p = 0; p < w_rec_.panels().size(); p++)
         for_pieces(0, last - first, kMaxRows, 1, [&](long r, int count) {
+          if (hidden_ > kDepth) w_rec_.fetch_ahead(p, k0, std::min(kDepth, hidden_ - k0), r, count, last - first);
           for_block(count, w_rec_.panels()[p].vectors, [&](auto block_rows, auto vectors) {
             block<block_rows, vectors>(rows, r, p, k0);
           });

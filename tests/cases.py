@@ -72,6 +72,7 @@ NETS: dict[str, Case] = {
         lambda: models.HandLoop(1, 2, 1, True), ((3, 1, 1),), 1,
         reference=lambda: graphs.hand_loop(1, 2, 1, 3, True),
     ),
+    "hand-written loop from a learnt state": Case(lambda: models.StartedLoop(2, 2), ((3, 1, 2),), 1),
     "rnn cell in a loop": Case(lambda: models.CellLoop(2, 2, 1), ((1, 3, 2),)),
     "packed sequence": Case(
         lambda: models.Packed(2, 2, num_layers=2, bidirectional=True), ((1, 4, 2), torch.tensor([3]))

@@ -72,6 +72,22 @@ class ReadRNN(nn.RNN):
         return states if self.out is None else self.out(states)
 
 
+class StartedLoop(nn.Module):
+    """A hand-written recurrence over (T, B, I) from a learnt state, with two biases added up before they are used."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        shapes = {"w_in": (hidden, inputs), "w_rec": (hidden, hidden), "w_out": (1, hidden)}
+        for name, shape in {**shapes, "start": (hidden,), "b_in": (hidden,), "b_rec": (hidden,)}.items():
+            setattr(self, name, nn.Parameter(torch.randn(shape)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, bias = self.start.expand(x.shape[1], -1), self.b_in + self.b_rec
+        for x_t in x:
+            h = torch.relu(F.linear(x_t, self.w_in, bias) + h @ self.w_rec.T)
+        return h @ self.w_out.T
+
+
 class HandLoop(nn.Module):
     """A hand-written recurrence over (T, B, I), state from torch.zeros."""
 

@@ -57,6 +57,9 @@ def test_the_library_equals_path_enumeration(name: str) -> None:
     p = pack(layout, {n: v.detach().numpy() for n, v in model.named_parameters()})
     inputs = chosen.examples()
     assert float(pathsgd.gamma_sq(model, *inputs)) == pytest.approx(network.gamma_sq_by_paths(p), rel=RELATIVE, abs=0)
+    for order in (0.5, 1, 3):
+        norm = float(pathsgd.path_norm(model, *inputs, order=order))
+        assert norm == pytest.approx(network.path_norm(p, order), rel=RELATIVE, abs=0)
     for terms, expected in [("first", network.kappa1(p)), ("second", network.kappa2(p)), ("both", network.kappa(p))]:
         found = pathsgd.kappa(model, *inputs, terms=terms)
         for parameter, values in unpack(layout, expected).items():

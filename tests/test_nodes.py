@@ -25,6 +25,7 @@ def test_free_nodes_of_the_usual_nets() -> None:
     assert count(models.ReadRNN(2, 4, 1, num_layers=3, bidirectional=True), 5, 1, 2) == 24
     assert count(models.HandLoop(2, 4, 1), 5, 1, 2) == 4
     assert count(models.CellLoop(2, 4, 1), 1, 5, 2) == 4
+    assert count(models.StartedLoop(2, 4), 5, 1, 2) == 4
     assert count(models.Residual(2, 4, 3, 1, 2), 1, 2) == 4 + 2 * 3
     conv = nn.Sequential(nn.Conv2d(3, 6, 3, groups=3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 2, 2))
     assert count(conv, 1, 3, 8, 8) == 6
@@ -55,6 +56,17 @@ def test_fixed_maps_between_units() -> None:
     mixing = torch.rand(4, 4)
     mixed = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), Apply(lambda h: h @ mixing), nn.Linear(4, 1))
     assert count(mixed, 1, 2) == 1
+
+
+def test_weights_computed_from_weights() -> None:
+    """A product of two matrices has units of its own between them, and one scale as a whole; so has a sum."""
+    factored = Weights(lambda m, x: F.linear(x, m.a @ m.b).relu() @ m.c, a=(4, 2), b=(2, 3), c=(4, 1)).double()
+    summed = Weights(lambda m, x: F.linear(x, m.a + m.b).relu() @ m.c, a=(4, 3), b=(4, 3), c=(4, 1)).double()
+    x = torch.rand(2, 3, dtype=DOUBLE)
+    for model, free in ((factored, 2 + 1), (summed, 1)):
+        output = model(x)
+        assert pathsgd.node_spaces(model, x).count == free
+        torch.testing.assert_close(pathsgd.random_rescaling(model, x)(x), output)
 
 
 def test_names_tell_where_a_node_lives() -> None:

@@ -92,7 +92,7 @@ class _Graph:
         results = step.rule.nodes(self, *args, **kwargs)
         for value, result in zip(step.outputs, (results,) if isinstance(results, Nodes) else results):
             if value is not None and result is not None:
-                assert result.weight == (value.kind is Kind.WEIGHT) and result.ids.shape == value.shape, step.operation
+                assert result.ids.shape == value.shape and (not result.weight or value.kind is Kind.WEIGHT), step
                 self._values[value] = result
 
     # ---- what rules ask ------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class _Graph:
     def edges(self, weight: Any, out: Tensor | int, into: Tensor | int) -> None:
         out, into = torch.as_tensor(out), torch.as_tensor(into)
         if not isinstance(weight, Nodes) or not weight.weight:
-            self._fix(out, into, *([weight.ids] if isinstance(weight, Nodes) else []))
+            self._constant_edges(weight, out, into)
             return
         out, into = out.expand(weight.ids.shape), into.expand(weight.ids.shape)
         for name, ids in self._entries.items():
@@ -144,6 +144,12 @@ class _Graph:
                 self._use(name, out, into)
                 return
         self._use_view(weight.ids.reshape(-1), out.reshape(-1), into.reshape(-1))
+
+    def _constant_edges(self, weight: Any, out: Tensor, into: Tensor) -> None:
+        """Weights that no rescaling changes, fixed numbers or values of units that must be fixed then."""
+        ids = self.activation(weight)
+        self._fix(ids)
+        self.tie(torch.where(ids == NOTHING, NOTHING, out), into)
 
     def pinned(self, *operands: Any) -> Nodes:
         for operand in operands:

@@ -129,7 +129,8 @@ class Nodes:
     """Which node each entry of a tensor belongs to; for a weight, which parameter entry it is.
 
     ids: int64, of the tensor's shape. NOTHING (-1) marks a zero. Values of units: node 0 is fixed (inputs, outputs,
-    constants). Weights: CONSTANT (-2) marks an entry that no rescaling can change.
+    constants). Weights: CONSTANT (-2) marks an entry that no rescaling can change. What is computed from weights alone
+    (a sum of biases, a product of matrices) is values of units that only biases enter.
     """
 
     ids: Tensor

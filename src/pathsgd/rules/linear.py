@@ -38,13 +38,14 @@ def product_nodes(graph: NodeGraph, a: Any, a_letters: str, b: Any, b_letters: s
     A letter of the weight is one of its units; a letter the weight lacks is a position it is shared over, so the
     values must have one scale along it.
     """
-    values = [isinstance(x, Nodes) and not x.weight for x in (a, b)]
-    repeats = any(len(set(letters)) < len(letters) for letters in (a_letters, b_letters, out_letters))
     if any(isinstance(x, Tensor) and not bool(x.any()) for x in (a, b)):  # a state of zeros carries nothing
-        return Nodes(torch.tensor(NOTHING).expand(graph.result_shape), weight=not any(values))
-    if not any(values) or repeats:
+        return Nodes(torch.tensor(NOTHING).expand(graph.result_shape))
+    if any(len(set(letters)) < len(letters) for letters in (a_letters, b_letters, out_letters)):
         return graph.pinned(a, b)
-    weight, w, x, v = (b, b_letters, a, a_letters) if values[0] else (a, a_letters, b, b_letters)
+    # Two weights: the first becomes values, biases. A weight and a constant: the constant does.
+    values = [isinstance(x, Nodes) and not x.weight for x in (a, b)]
+    second = values[1] or not (values[0] or isinstance(b, Nodes))
+    weight, w, x, v = (a, a_letters, b, b_letters) if second else (b, b_letters, a, a_letters)
     ids = graph.activation(x)
     sizes = dict(zip(v, ids.shape)) | dict(zip(w, shape_of(weight)))
     if not isinstance(weight, Nodes):  # fixed weights: a sum over what they contract

@@ -121,8 +121,6 @@ class FreshIdentity(Identity):
 
 def add_nodes(graph: NodeGraph, a: Any, b: Any) -> Nodes:
     """A sum has one scale: the nodes of its terms are the same nodes."""
-    if not any(isinstance(x, Nodes) and not x.weight for x in (a, b)):
-        return graph.pinned(a, b)  # a weight that is itself a sum
     left, right = torch.broadcast_tensors(graph.activation(a), graph.activation(b))
     graph.tie(left, right)
     return Nodes(torch.where(left >= 0, left, right))
@@ -134,12 +132,11 @@ def multiply_nodes(graph: NodeGraph, a: Any, b: Any) -> Nodes:
     if not isinstance(weight, Nodes):
         shape = torch.broadcast_shapes(values.ids.shape, torch.as_tensor(weight).shape)
         return Nodes(values.ids.expand(shape), values.weight)
-    if values.weight:
-        return graph.pinned(a, b)
     # The weight is shared over the dimensions it lacks: one node per entry of the weight, before and after.
-    shape = torch.broadcast_shapes(values.ids.shape, weight.ids.shape)
+    ids = graph.activation(values)
+    shape = torch.broadcast_shapes(ids.shape, weight.ids.shape)
     own = [1] * (len(shape) - weight.ids.dim()) + list(weight.ids.shape)
-    into = graph.merge(values.ids.expand(shape), [d for d, size in enumerate(own) if size == 1])
+    into = graph.merge(ids.expand(shape), [d for d, size in enumerate(own) if size == 1])
     out = graph.fresh(*own)
     graph.edges(Nodes(weight.ids.reshape(own), weight=True), out, into)
     return Nodes(out.expand(shape))
@@ -226,10 +223,8 @@ class Sum(Rule):
         return Scaled(x.mantissa.sum(dims, keepdim=keepdim), scale).normalized()
 
     def nodes(self, graph: NodeGraph, x: Nodes, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Nodes:
-        if x.weight:
-            return graph.pinned(x)
         dims = _dims(x.ids.shape, dim)
-        merged = graph.merge(x.ids, dims)
+        merged = graph.merge(graph.activation(x), dims)
         return Nodes(merged if keepdim or not dims else merged.squeeze(dims))
 
 

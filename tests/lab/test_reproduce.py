@@ -159,6 +159,15 @@ def test_page_is_whole_and_every_number_leads_to_its_record(results: Path, tmp_p
     assert [source for source in links.loaded if not source.startswith("data:")] == []
 
 
+def test_sweeps_have_their_own_section(results: Path, tmp_path: Path) -> None:
+    shutil.copytree(results / "smnist", tmp_path / "my-sweep")
+    (section,) = [s for s in sections(tmp_path) if s.name == "my-sweep"]
+    assert len(section.sources) == len(list((tmp_path / "my-sweep").glob("*.json")))
+    shown = [key for row in section.tables[0].rows for cell in row for key in cell.records]
+    assert sorted(shown) == sorted(source.key for source in section.sources)
+    assert section.maps
+
+
 def test_without_results_the_tables_are_empty(results: Path, tmp_path: Path) -> None:
     gone = tmp_path / "results"
     shutil.copytree(results, gone)
@@ -233,9 +242,11 @@ def test_figures_are_drawn_in_a_browser(browser: str, results: Path, tmp_path: P
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     body = done.stdout.split("</head>", 1)[1]
     drawn = re.findall(r'<div class="figure[^"]*js-plotly-plot[^"]*" id="([^"]+)"', body)
-    wanted = [f"{s.name}-figure-{i}" for s in found for i in range(len(s.figures))]
-    wanted += [f"{s.name}-map-{i}" for s in found for i in range(len(s.maps))]
-    assert drawn == [name for s in found for name in wanted if name.startswith((f"{s.name}-figure", f"{s.name}-map"))]
+    wanted = []
+    for section in found:
+        wanted += [f"{section.name}-figure-{i}" for i in range(sum(bool(f.series) for f in section.figures))]
+        wanted += [f"{section.name}-map-{i}" for i in range(len(section.maps))]
+    assert drawn == wanted and len(wanted) > 6
     lines = sum(len(figure.series) for section in found for figure in section.figures)
     assert body.count('class="trace scatter') == lines > 10
     assert 'class="hm"' in body and 'class="main-svg"' in body

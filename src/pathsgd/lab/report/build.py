@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
-from pathsgd.lab.record import write_text
+from pathsgd.lab.record import read_record, write_text
 from pathsgd.lab.report.collect import filed_records
 from pathsgd.lab.report.model import Section
 from pathsgd.lab.report.page import page
 from pathsgd.lab.report.pictures import line_picture, robustness_picture
+from pathsgd.lab.report.sweeps import sweep_section
 from pathsgd.lab.specs import EXPERIMENTS
 
 TITLE = "Path-normalized optimisation of recurrent nets: the paper's figures and ours"
@@ -20,16 +22,20 @@ INTRODUCTION = (
 
 
 def sections(results: Path) -> list[Section]:
-    """One section per experiment, with or without records, and one more for each at paper scale that has any."""
+    """One section per experiment, with or without records; one for each at paper scale and each sweep that has any."""
     found = []
     for name, experiment in EXPERIMENTS.items():
         found.append(experiment.section(filed_records(results, name, experiment.read)))
         at_paper_scale = filed_records(results, f"{name}-paper", experiment.read)
         if at_paper_scale:
             section = experiment.section(at_paper_scale)
-            found.append(
-                Section(**{**vars(section), "name": f"{name}-paper", "title": f"{section.title}, paper's size"})
-            )
+            title = f"{section.title}, at the paper's size"
+            found.append(dataclasses.replace(section, name=f"{name}-paper", title=title))
+    known = {f"{name}{scale}" for name in EXPERIMENTS for scale in ("", "-paper")}
+    for folder in sorted(path.name for path in results.glob("*/") if path.name not in known):
+        records = filed_records(results, folder, read_record)
+        if records:
+            found.append(sweep_section(folder, records))
     return found
 
 

@@ -34,7 +34,7 @@ h1, h2, h3 { line-height: 1.2; } h2 { margin-top: 3rem; border-top: 1px solid #d
 nav a { margin-right: 1.2em; }
 .table { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: 13.5px; font-variant-numeric: tabular-nums; }
-caption { text-align: left; font-weight: 600; padding: .3rem 0; }
+caption { text-align: left; font-weight: 600; padding: .3rem 0; white-space: nowrap; }
 th, td { text-align: left; padding: .25rem .7rem .25rem 0; border-bottom: 1px solid #e4e4e4; vertical-align: top; }
 th { border-bottom: 2px solid #999; }
 a { color: #0057a8; text-decoration: none; } a:hover { text-decoration: underline; }
@@ -80,7 +80,8 @@ def escape(text: str) -> str:
 
 
 def _section(section: Section) -> str:
-    drawn = [_drawing(_lines(figure), f"{section.name}-figure-{i}") for i, figure in enumerate(section.figures)]
+    filled = [figure for figure in section.figures if figure.series]
+    drawn = [_drawing(_lines(figure), f"{section.name}-figure-{i}") for i, figure in enumerate(filled)]
     drawn += [_drawing(_map(found), f"{section.name}-map-{i}") for i, found in enumerate(section.maps)]
     numbers = {source.key: f"{section.name}-{source.key[:12]}" for source in section.sources}
     tables = [_table(table, numbers) for table in section.tables]

@@ -97,10 +97,16 @@ def results(module: torch.nn.RNN, data: Data, loss: str) -> list[Tensor]:
 
 
 def assert_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> None:
-    assert len(ours) == len(theirs)
-    for a, b in zip(ours, theirs):
-        assert a.shape == b.shape and a.dtype == b.dtype
-        assert (a - b).norm() <= tolerance * b.norm() + 1e-30
+    """Each tensor differs by at most `tolerance` of its norm.
+
+    A tensor that is a hundred times smaller than the rest of the gradient owes that to cancellation: its rounding
+    errors are those of larger numbers, and it is measured against a hundredth of them.
+    """
+    assert [t.shape for t in ours] == [t.shape for t in theirs] and [t.dtype for t in ours] == [t.dtype for t in theirs]
+    for group in (slice(0, 2), slice(2, None)):  # outputs, gradients
+        largest = max(b.norm() for b in theirs[group])
+        for a, b in zip(ours[group], theirs[group]):
+            assert (a - b).norm() <= tolerance * max(b.norm(), largest / 100)
 
 
 settings_of_an_rnn = st.fixed_dictionaries(

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 CHUNK = 256
-"""Rows of logits held at a time: the fastest size on CPUs for 10,000 classes, a tenth of the memory at 2,500 rows."""
+"""Rows of logits held at a time: with 10,000 classes none of 64 to 640 was measured to be clearly faster."""
 
 
 def linear_cross_entropy(

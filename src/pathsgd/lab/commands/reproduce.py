@@ -21,7 +21,7 @@ from pathsgd.lab.spec import RunSpec, settings
 from pathsgd.lab.specs import EXPERIMENTS, Experiment, Scale
 from pathsgd.lab.sweep import Backend, Cell, Done, Places, run_cells
 
-Name = Literal["kappa-ratios", "ptb-word", "adding", "smnist", "ptb-char", "text8"]
+Name = Literal["kappa-ratios", "ptb-word", "adding", "smnist", "ptb-char", "text8", "cost"]
 
 
 @dataclass(frozen=True)

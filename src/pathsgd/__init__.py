@@ -2,6 +2,7 @@
 
 from pathsgd import nn
 from pathsgd.errors import UnsupportedOperation
+from pathsgd.explain import explain
 from pathsgd.invariance import check_invariance
 from pathsgd.kappa import kappa
 from pathsgd.nodes import balance, node_spaces, random_rescaling, rescale_nodes
@@ -15,6 +16,7 @@ __all__ = [
     "UnsupportedOperation",
     "balance",
     "check_invariance",
+    "explain",
     "gamma_sq",
     "kappa",
     "log_gamma_sq",

@@ -23,9 +23,9 @@ from torch.utils._pytree import tree_map
 
 from pathsgd import doubling
 from pathsgd.rules.base import Nodes, Recording, Step, Value
-from pathsgd.rules.pointwise import Identity
+from pathsgd.rules.pointwise import Same
 from pathsgd.rules.recurrent import Call
-from pathsgd.rules.shape import MoveRule
+from pathsgd.rules.shape import View
 from pathsgd.second_order import second_order_sum
 
 
@@ -67,7 +67,7 @@ class PlainKappa:
 
 def match(recording: Recording) -> PlainNet | None:
     """The plain recurrent net a recording describes, or None when it is anything else."""
-    steps = [s for s in recording.steps if not isinstance(s.rule, (MoveRule, Identity))]
+    steps = [s for s in recording.steps if not isinstance(s.rule, (View, Same))]
     names = {value: name for name, value in recording.parameters.items()}
     operations = [s.operation for s in steps]
     if operations not in (["rnn_relu", "linear"], ["embedding", "rnn_relu", "linear"]):
@@ -100,10 +100,6 @@ def match(recording: Recording) -> PlainNet | None:
     )
 
 
-# Moves that put something new beside the entries they move.
-_FILLING = frozenset({"pad", "masked_fill", "__setitem__", "_pack_padded_sequence", "_pad_packed_sequence"})
-
-
 class _Numbers:
     """Stands where rules expect a node graph: entries are numbered and moved as node numbers are."""
 
@@ -116,9 +112,7 @@ def _follow(recording: Recording, numbers: dict[Any, Tensor]) -> dict[Any, Tenso
     """The numbers of entries wherever they were only moved to."""
     for step in recording.steps:
         operands = step.operands()
-        if not isinstance(step.rule, (MoveRule, Identity)) or step.operation in _FILLING:
-            continue
-        if operands and all(o in numbers for o in operands):
+        if isinstance(step.rule, (View, Same)) and all(o in numbers for o in operands):
             args, kwargs = tree_map(
                 lambda a: Nodes(numbers[a]) if isinstance(a, Value) else a, (step.args, step.kwargs)
             )

@@ -34,7 +34,7 @@ SCHEDULERS = {
 }
 PAIRS = {
     "PathSGD": (lambda m: PathSGD(m, 0.01, momentum=0.9), lambda m: torch.optim.SGD(m.parameters(), 0.01, 0.9)),
-    "PathAdam": (lambda m: PathAdam(m, 0.01), lambda m: torch.optim.Adam(m.parameters(), 0.01)),
+    "PathAdam": (lambda m: PathAdam(m, 0.01), lambda m: torch.optim.Adam(m.parameters(), 0.01, betas=(0.9, 0.99))),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import sys
@@ -135,9 +136,14 @@ def test_killed_worker_costs_its_cell_only(tmp_path: Path, times: int, outcome: 
     assert names == {f"{s.slug}.json" for s in specs if s is not victim or outcome == "finished"}
 
 
-def test_dask_cluster_gives_the_same_results(tmp_path: Path) -> None:
+# Dask is among the packages that tests need; Ray is tried where it is installed.
+CLUSTERS = ["dask", *(["ray"] if importlib.util.find_spec("ray") else [])]
+
+
+@pytest.mark.parametrize("backend", CLUSTERS)
+def test_cluster_gives_the_same_results(tmp_path: Path, backend: Any) -> None:
     specs = grid.cells(BASE, grid.parse_grid(["seed=0..3"]))
-    done = sweep(specs, tmp_path, backend="dask")
+    done = sweep(specs, tmp_path, backend=backend)
     assert [d.outcome for d in done] == ["finished"] * 4
     record = read_record(tmp_path / "results" / f"{specs[3].slug}.json")
     assert record.metrics == pytest.approx(train(specs[3]).metrics, rel=1e-5)

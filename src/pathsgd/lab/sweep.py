@@ -3,7 +3,7 @@
     run_cells(cells, results, work) -> outcomes
 
 A cell is anything with a key, a name and a ``run``; a training run is one (``RunCell``).  What has a result file is
-not run again.  Cells run in processes of joblib: loky on this machine, or the workers of a Dask or Ray cluster.
+not run again.  Cells run in processes of joblib (loky) on this machine, or on the workers of a Dask or Ray cluster.
 
 When a worker is killed, its pool dies with it.  The cells that were under way are then suspects: everything else goes
 on in a new pool, and the suspects follow one by one, each alone with a pool (continuing from their checkpoints), so
@@ -25,7 +25,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from pathsgd.lab import checkpoint
 from pathsgd.lab.listeners import StatusFile
-from pathsgd.lab.record import FINAL, RecordError, read_record, write_record
+from pathsgd.lab.record import FINAL, RecordError, read_record, write_record, write_text
 from pathsgd.lab.spec import RunSpec, spec_hash
 from pathsgd.lab.train import RunDirectory, RunError, Stopped, train
 
@@ -110,8 +110,7 @@ class Places:
 def execute(key: str, cell: Cell, places: Places, data_dir: Path | None) -> Done:
     """Run one cell in this process; an exception fails the cell, not the sweep."""
     marker = places.marker(cell)
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.write_text(str(os.getpid()))
+    write_text(marker, str(os.getpid()))
     try:
         outcome, detail = cell.run(marker.parent, places.result(cell), data_dir), ""
     except Stopped as stopped:
@@ -202,7 +201,8 @@ def _batches(waiting: dict[str, Cell], places: Places) -> Iterator[tuple[list[Ce
 def died(error: BaseException) -> bool:
     """Whether an error says that a worker process was killed."""
     # Dask's and Ray's own classes are known by name: neither need be installed.
-    return isinstance(error, TerminatedWorkerError) or type(error).__name__ in ("KilledWorker", "WorkerCrashedError")
+    cluster_errors = ("KilledWorker", "WorkerCrashedError", "RayActorError", "ActorDiedError")
+    return isinstance(error, TerminatedWorkerError) or type(error).__name__ in cluster_errors
 
 
 @contextlib.contextmanager
@@ -215,16 +215,36 @@ def cluster(backend: Backend, jobs: int | None, address: str | None) -> Iterator
         with joblib.parallel_config(backend="loky", n_jobs=max(2, count), inner_max_num_threads=1):
             yield _as_they_come(1 if count == 1 else "2*n_jobs")
     elif backend == "dask":
-        with _dask_client(count, address), joblib.parallel_config(backend="dask"):
-            yield _as_they_come("all")
+        with _dask_client(count, address) as client:
+            yield lambda calls: _dask_results(client, calls)
     else:
-        _start_ray(count, address)
-        with joblib.parallel_config(backend="ray", n_jobs=count):
-            yield _as_they_come("2*n_jobs")
+        with _ray(count, address), joblib.parallel_config(backend="ray", n_jobs=count):
+            # Ray's backend gives its results all together; the records are written as they come all the same.
+            yield lambda calls: iter(joblib.Parallel()(calls))
 
 
 def _as_they_come(pre_dispatch: int | str) -> Parallel:
     return lambda calls: joblib.Parallel(return_as="generator_unordered", pre_dispatch=pre_dispatch)(calls)
+
+
+def _dask_results(client: Any, calls: Iterator[Any]) -> Iterator[Any]:
+    """Results of delayed calls from Dask's own futures, as they come; at the end, the error of one that was killed.
+
+    Not by joblib's Dask backend, which waits for ever for a task that Dask has given up because its workers died.
+    """
+    from distributed import KilledWorker, as_completed
+
+    futures = as_completed(client.submit(function, *args, **named, pure=False) for function, args, named in calls)
+    killed = None
+    for future in futures:
+        if isinstance(future.exception(), KilledWorker):
+            killed = future.exception()
+        else:
+            result = future.result()
+            future.release()  # else a killed worker would take the result along, and Dask would run the cell again
+            yield result
+    if killed is not None:
+        raise killed
 
 
 def _dask_client(count: int, address: str | None) -> Any:
@@ -237,11 +257,16 @@ def _dask_client(count: int, address: str | None) -> Any:
     return Client(n_workers=count, threads_per_worker=1, dashboard_address=None)
 
 
-def _start_ray(count: int, address: str | None) -> None:
+@contextlib.contextmanager
+def _ray(count: int, address: str | None) -> Iterator[None]:
     try:
         import ray
         from ray.util.joblib import register_ray
     except ImportError:
         raise RunError("the ray backend needs Ray: pip install 'pathsgd[cluster]'") from None
     register_ray()
-    ray.init(address=address, num_cpus=None if address else count, ignore_reinit_error=True)
+    ray.init(address=address, num_cpus=None if address else count)
+    try:
+        yield
+    finally:
+        ray.shutdown()

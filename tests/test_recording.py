@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -151,6 +154,58 @@ def test_an_initial_state_that_is_an_input_is_no_input_node() -> None:
 
     model, x = Reader().double(), torch.rand(4, 2, 2, dtype=DOUBLE)
     same_gamma(model, (x,), (x, torch.zeros(1, 2, 3, dtype=DOUBLE)), (x, torch.ones(1, 2, 3, dtype=DOUBLE)))
+
+
+class Nested(nn.Module):
+    """Two layers whose initial states come as the model's caller likes: flat, in tuples, in a dict with the input."""
+
+    def __init__(self, layers: int = 2) -> None:
+        super().__init__()
+        sizes = [2, *[3] * layers]
+        self.layers = nn.ModuleList(nn.RNN(i, o, nonlinearity="relu") for i, o in itertools.pairwise(sizes))
+
+    def forward(self, x: Any, states: Any = None) -> Tensor:
+        if isinstance(x, dict):
+            x, states = x["words"], x["states"]
+        for layer, state in zip(self.layers, states or [None] * len(self.layers)):
+            x, _ = layer(x, state)
+        return x[-1]
+
+
+def nested_inputs(form: str, rows: int, layers: int = 2) -> tuple[Any, ...]:
+    x = torch.rand(4, rows, 2, dtype=DOUBLE)
+    states = [torch.rand(1, rows, 3, dtype=DOUBLE) for _ in range(layers)]
+    forms = {
+        "tuple": (x, tuple(states)),
+        "list": (x, states),
+        "dict of tuples": ({"states": tuple(states), "words": x},),
+        "some missing": (x, (states[0], None)),
+    }
+    return forms[form]
+
+
+@pytest.mark.parametrize("form", ["tuple", "list", "dict of tuples", "some missing"])
+def test_nested_inputs_have_a_batch_dimension_too(form: str) -> None:
+    model = Nested().double()
+    same_gamma(model, (torch.rand(4, 1, 2, dtype=DOUBLE),), *(nested_inputs(form, rows) for rows in (1, 3, 4)))
+
+
+def test_an_rnn_given_its_initial_state() -> None:
+    model = nn.RNN(2, 3, nonlinearity="relu").double()
+    x, h = torch.rand(4, 5, 2, dtype=DOUBLE), torch.rand(1, 5, 3, dtype=DOUBLE)
+    same_gamma(model, (x[:, :1],), (x,), (x, h))
+
+
+def test_a_dict_of_tensors() -> None:
+    model = Weights(lambda m, given: given["left"] @ m.a + given["right"] @ m.b, a=(2, 1), b=(3, 1)).double()
+    left, right = torch.rand(6, 2, dtype=DOUBLE), torch.rand(6, 3, dtype=DOUBLE)
+    expected = sum(p.detach().square().sum() for p in model.parameters())
+    torch.testing.assert_close(pathsgd.gamma_sq(model, {"left": left, "right": right}), expected)
+
+
+def test_the_states_of_many_layers() -> None:
+    model = Nested(layers=12).double()
+    same_gamma(model, (torch.rand(4, 1, 2, dtype=DOUBLE),), nested_inputs("tuple", 3, layers=12))
 
 
 def test_constants_are_taken_as_they_were_when_used() -> None:

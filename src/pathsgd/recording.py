@@ -5,8 +5,9 @@ recording serves every later evaluation at the same shapes.
 
 The batch. gamma^2 belongs to the network, not to a batch of examples. The batch dimension is the first one along which
 the model treats slices separately: resized, it leaves the steps as they are, the output grows in proportion, and so
-does the number of paths. The recording is made with one example; where no batch dimension is found (an unbatched
-input), with the inputs as they are. A packed batch is averaged over its rows.
+does the number of paths. Inputs may be nested (tuples, lists, dicts): every tensor in them may have it. The recording
+is made with one example; where no batch dimension is found (an unbatched input), with the inputs as they are. A packed
+batch is averaged over its rows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from pathsgd.errors import UnsupportedOperation
 from pathsgd.evaluation import Evaluation
@@ -29,6 +31,8 @@ from pathsgd.validation import tensors_in, validate
 
 Output = int | str | Callable[[Any], Any] | None
 """Which of a model's results to measure: an index, a key, or a function; None takes the first tensor."""
+FREE_CHOICES = 5
+"""Up to how many input tensors may each have the batch in a dimension of its own (3^5 ways at the most)."""
 
 
 def record(model: nn.Module, inputs: Sequence[Any], output: Output = None) -> Recording:
@@ -85,11 +89,14 @@ def _describe(result: Any) -> str:
 
 def _one_example(model: nn.Module, inputs: Sequence[Any], output: Output) -> Recording | None:
     """A recording with the batch dimension at size 1, or None where there is no batch dimension."""
-    if any(not isinstance(a, Tensor) and tensors_in([a]) for a in inputs):
-        return None  # nested inputs (packed sequences, dicts): taken as they are
-    for dims in _candidates([a for a in inputs if isinstance(a, Tensor)]):
+    leaves, structure = tree_flatten(list(inputs), is_leaf=_is_packed)
+    if any(map(_is_packed, leaves)):
+        return None  # its rows differ in length: there is no one example; taken as it is, and averaged
+    for dims in _candidates([a for a in leaves if isinstance(a, Tensor)]):
         try:
-            one, two = (_record_as_is(model, _resized(inputs, dims, size), output) for size in (1, 2))
+            one, two = (
+                _record_as_is(model, tree_unflatten(_resized(leaves, dims, size), structure), output) for size in (1, 2)
+            )
         except (ValueError, UnsupportedOperation):
             continue  # the model takes no other size here; what is wrong in earnest shows at the original sizes
         if _treats_slices_separately(one, two):
@@ -97,23 +104,31 @@ def _one_example(model: nn.Module, inputs: Sequence[Any], output: Output) -> Rec
     return None
 
 
+def _is_packed(a: Any) -> bool:
+    return isinstance(a, PackedSequence)
+
+
 def _candidates(tensors: list[Tensor]) -> Iterator[tuple[int | None, ...]]:
     """Choices of one dimension a tensor, equal in size, most likely first; None: this input has no batch dimension."""
-    choices = itertools.product(*((*range(min(2, t.dim())), None) for t in tensors))
-    for dims in sorted(choices, key=lambda c: (c.count(None), len(set(c)), [2 if d is None else d for d in c])):
+    # Many tensors (the states of many layers) would have too many choices: then tensors of one shape choose together.
+    owners: list[Any] = [t.shape for t in tensors] if len(tensors) > FREE_CHOICES else list(range(len(tensors)))
+    options = {owner: (*range(min(2, t.dim())), None) for owner, t in zip(owners, tensors)}
+    choices = (dict(zip(options, chosen)) for chosen in itertools.product(*options.values()))
+    every = [tuple(choice[owner] for owner in owners) for choice in choices]
+    for dims in sorted(every, key=lambda c: (c.count(None), len(set(c)), [2 if d is None else d for d in c])):
         sizes = {t.shape[d] for t, d in zip(tensors, dims) if d is not None}
         if len(sizes) == 1:
             yield dims
 
 
-def _resized(inputs: Sequence[Any], dims: Sequence[int | None], size: int) -> list[Any]:
+def _resized(leaves: Sequence[Any], dims: Sequence[int | None], size: int) -> list[Any]:
     remaining = iter(dims)
 
     def resize(a: Any) -> Any:
         dim = next(remaining) if isinstance(a, Tensor) else None
         return a if dim is None else a.narrow(dim, 0, 1).repeat_interleave(size, dim)
 
-    return [resize(a) for a in inputs]
+    return [resize(a) for a in leaves]
 
 
 def _treats_slices_separately(one: Recording, two: Recording) -> bool:

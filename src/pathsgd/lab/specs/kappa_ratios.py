@@ -133,7 +133,7 @@ def _line(start: str, hidden: int, steps: int, filed: Sequence[Filed]) -> tuple[
         Cell(spread([ratio["exact"] for ratio in ratios]).text(5), keys),
         Cell(spread([ratio["diagonal"] for ratio in ratios]).text(4), keys),
         Cell(str(len(ratios))),
-        Cell(f"{error:.0e}"),
+        Cell("< 1e-6" if error < 1e-6 else f"{error:.0e}"),  # records keep six digits
         Cell(COMMAND),
     )
 

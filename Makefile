@@ -5,19 +5,26 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NATIVE := $(wildcard src/pathsgd/_native/*.cpp src/pathsgd/_native/*.h)
 
+# Bytecode is made of the modules that are imported, when they are, the large ones at the end of the set-up; to make it
+# of everything that is installed takes five times as long.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test lint types unit setup lock clean
 
 setup: $(READY)
 
 $(READY): pyproject.toml setup.py requirements.lock $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[lab,dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint requirements.lock --editable '.[lab,dev]'
+	$(BIN)/python -c 'import pathsgd.lab.train, pathsgd.lab.report.build, torch._dynamo'
 	touch $@
 
 demo: setup
 	$(BIN)/pathsgd demo
 
-test: lint types unit
+# Side by side; every one of them runs to its end, and make names those that failed.
+test: setup
+	$(MAKE) --no-print-directory --keep-going --jobs=3 lint types unit
 
 lint: setup
 	$(BIN)/ruff check .
@@ -29,7 +36,7 @@ types: setup
 
 # Two worker processes with one thread each: small tensors gain nothing from more.
 unit: setup
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The versions that are tested together, for CPU. Made anew from whatever the environment holds.
 lock: setup

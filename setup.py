@@ -5,6 +5,8 @@ need neither torch nor Python headers. Without a working C++ compiler each is sk
 works through its pure-torch fallback.
 """
 
+import copy
+import os
 import sysconfig
 from pathlib import Path
 
@@ -15,10 +17,10 @@ FOLDER = Path("src/pathsgd/_native")
 SOURCES = [str(FOLDER / name) for name in ("kernel.cpp", "forward.cpp", "backward.cpp", "squared.cpp")]
 HEADERS = sorted(str(path) for path in FOLDER.glob("*.h"))
 FLAGS = ["-std=c++17", "-O3", "-g0", "-ffp-contract=fast", "-fvisibility=hidden"]
-PROCESSORS = {
-    "generic": [],
-    "avx2": ["-mavx2", "-mfma"],
+PROCESSORS = {  # what takes the compiler longest comes first: they are built side by side
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"],
+    "avx2": ["-mavx2", "-mfma"],
+    "generic": [],
 }
 
 
@@ -43,7 +45,12 @@ def libraries() -> list[Extension]:
 
 
 class BuildLibraries(build_ext):
-    """build_ext for libraries that Python does not import: plain names, and separate folders for their objects."""
+    """build_ext for libraries that Python does not import: plain names, all at once, objects in separate folders."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        if self.parallel is None:
+            self.parallel = os.cpu_count()
 
     def get_ext_filename(self, fullname: str) -> str:
         return fullname.replace(".", "/") + ".so"
@@ -52,11 +59,10 @@ class BuildLibraries(build_ext):
         return []
 
     def build_extension(self, ext: Extension) -> None:
-        shared, self.build_temp = self.build_temp, str(Path(self.build_temp) / ext.name)
-        try:
-            super().build_extension(ext)
-        finally:
-            self.build_temp = shared
+        # Extensions are built by threads that share this object: each works on a copy with a folder of its own.
+        alone = copy.copy(self)
+        alone.build_temp = str(Path(self.build_temp) / ext.name)
+        super(BuildLibraries, alone).build_extension(ext)
 
 
 setup(ext_modules=libraries(), cmdclass={"build_ext": BuildLibraries})

@@ -7,7 +7,7 @@ final run (64 rows of 180 characters a step).
 from __future__ import annotations
 
 from pathsgd.lab.specs.base import Experiment
-from pathsgd.lab.specs.characters import CharacterRow, CharacterTable
+from pathsgd.lab.specs.characters import TEXT_GROWTH, CharacterRow, CharacterTable
 
 TABLE = CharacterTable(
     task="text8",
@@ -17,7 +17,7 @@ TABLE = CharacterTable(
     rows=(
         CharacterRow("RNN-ReLU", "rnn_relu", "adam", (2e-3, 1e-3, 5e-4), 1.65),
         CharacterRow("RNN-tanh", "rnn_tanh", "adam", (2e-3, 1e-3, 5e-4), 1.70),
-        CharacterRow("RNN-Path, PathAdam", "rnn_path", "path-adam", (1e-3, 5e-4, 2e-4), 1.58),
+        CharacterRow("RNN-Path, PathAdam", "rnn_path", "path-adam", (2e-3, 1e-3, 5e-4), 1.58, settings=TEXT_GROWTH),
         CharacterRow("LSTM", "lstm", "adam", (5e-3, 2e-3), 1.52, gated=True),
     ),
     sizes={

@@ -167,7 +167,7 @@ def test_a_unit_that_nothing_reaches_spoils_nothing() -> None:
     assert not any(bool(k.isnan().any()) for k in kappa.values())
 
 
-def test_a_hand_written_loop_of_two_thousand_steps() -> None:
+def test_a_hand_written_loop_of_a_thousand_steps() -> None:
     torch.manual_seed(0)
     loop, layer = models.HandLoop(1, 2, 1).double(), he_initialised()
     with torch.no_grad():
@@ -176,9 +176,9 @@ def test_a_hand_written_loop_of_two_thousand_steps() -> None:
         loop.w_rec.mul_(2)
         layer.weight_hh_l0.mul_(2)
         loop.w_out.copy_(layer.out.weight)
-    x = torch.ones(2000, 1, 1, dtype=torch.float64)
+    x = torch.ones(1000, 1, 1, dtype=torch.float64)
     found, wanted = (Kappa(record(net, (x,)), dict(net.named_parameters())) for net in (loop, layer))
-    assert float(wanted.total.log()) > 2000
+    assert float(wanted.total.log()) > 1000  # e^709 is the largest float64
     torch.testing.assert_close(found.total.log(), wanted.total.log(), rtol=1e-12, atol=0)
     scale = wanted.total.mantissa / found.total.mantissa
     for mine, other in ((found.first(), wanted.first()), (found.second(), wanted.second())):

@@ -52,9 +52,9 @@ for kill in range(kills):
     child = sitting(disturbed)
     if kill % 2:  # every other time after some progress, however slow the machine
         wait_for_progress(before)
-        time.sleep(moments.uniform(0.0, 0.05))
+        time.sleep(moments.uniform(0.0, 0.03))
     else:
-        time.sleep(moments.uniform(0.0, 0.25))
+        time.sleep(moments.uniform(0.0, 0.15))
     os.kill(child, signal.SIGKILL)
     ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 for directory in (disturbed, calm):
@@ -66,7 +66,7 @@ print(json.dumps(ended))
 def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
     spec = replace_settings(
         default_spec("adding", "rnn_path", "path-adam"),
-        length=12, valid_size=20, test_size=20, batch_size=4, hidden=8, steps=2500, eval_every=30,
+        length=12, valid_size=20, test_size=20, batch_size=4, hidden=8, steps=1800, eval_every=30,
         start_length=4, growth=1.05, promote_below=0.5, decay="linear", refresh_every=7,
     )  # fmt: skip
     words = [json.dumps(to_json(spec)), str(KILLS), "1", str(tmp_path / "disturbed"), str(tmp_path / "calm")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -97,19 +98,32 @@ def test_failing_cell_fails_alone(tmp_path: Path, tiny_data: Path) -> None:
     assert [d.outcome for d in sweep([too_large, BASE], tmp_path, data_dir=tiny_data)] == ["failed", "known"]
 
 
+def test_relative_places_mean_the_caller_s_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Workers of a pool live on: they were started in the directory of whoever used the pool first.
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        monkeypatch.chdir(tmp_path / place)
+        done = sweep([BASE], Path("here"))
+        assert [d.outcome for d in done] == ["finished"]
+        assert (tmp_path / place / "here" / "results" / f"{BASE.slug}.json").exists()
+
+
 @contextmanager
-def killer(marker: Path, times: int) -> Iterator[list[int]]:
-    """Kills (-9) the worker that runs one cell, as often as asked, as soon as the cell has begun to train."""
-    killed: list[int] = []
+def killer(times: dict[Path, int]) -> Iterator[dict[Path, list[int]]]:
+    """Kills (-9) the workers of some cells, each as soon as its cell has begun to train, one cell after the other.
+
+    times: how often at the most, by the cell's marker. Gives the process numbers of those that were killed.
+    """
+    killed: dict[Path, list[int]] = {marker: [] for marker in times}
     over = threading.Event()
 
     def watch() -> None:
-        while len(killed) < times and not over.is_set():
-            if marker.exists() and (marker.parent / "status.json").exists():
-                pid = int(marker.read_text())
-                if pid not in killed:
+        while not over.is_set():
+            due = [marker for marker, pids in killed.items() if len(pids) < times[marker]][:1]
+            for marker in due:
+                if (pid := training(marker)) and pid not in killed[marker]:
                     os.kill(pid, signal.SIGKILL)
-                    killed.append(pid)
+                    killed[marker].append(pid)
             time.sleep(0.005)
 
     thread = threading.Thread(target=watch)
@@ -121,19 +135,27 @@ def killer(marker: Path, times: int) -> Iterator[list[int]]:
         thread.join()
 
 
-LONG = replace_settings(BASE, steps=4_000, eval_every=4_000, target=1e-12)
+def training(marker: Path) -> int | None:
+    """The process that works on a cell, once it trains."""
+    if not (marker.parent / "status.json").exists():
+        return None
+    with contextlib.suppress(FileNotFoundError):
+        return int(marker.read_text())
+    return None
 
 
-@pytest.mark.parametrize(("times", "outcome"), [(1, "finished"), (2, "killed")])
-def test_killed_worker_costs_its_cell_only(tmp_path: Path, times: int, outcome: str) -> None:
-    victim = replace_settings(LONG, seed=99)
-    specs = [victim, *grid.cells(BASE, grid.parse_grid(["seed=0..3"]))]
-    with killer(tmp_path / "work" / victim.slug / "running", times) as killed:
-        done = sweep(specs, tmp_path)
-    assert len(killed) == times
-    assert [d.outcome for d in done] == [outcome] + ["finished"] * 4
+def test_killed_workers_cost_their_cells_only(tmp_path: Path) -> None:
+    """One cell's worker is killed once, which costs nothing; another's whenever it tries, which costs that cell."""
+    once, always = (replace_settings(BASE, steps=4_000, eval_every=4_000, target=1e-12, seed=s) for s in (98, 99))
+    others = grid.cells(BASE, grid.parse_grid(["seed=0..3"]))
+    first, second = (tmp_path / "work" / spec.slug / "running" for spec in (once, always))
+    with killer({first: 1, second: 2}) as killed:
+        done = sweep([once, always, *others], tmp_path)
+    # The second worker is gone with the pool of the first, unless it was killed as well before anybody noticed.
+    assert len(killed[first]) == 1 and len(killed[second]) in (1, 2)
+    assert [d.outcome for d in done] == ["finished", "killed"] + ["finished"] * 4
     names = {p.name for p in (tmp_path / "results").iterdir()}
-    assert names == {f"{s.slug}.json" for s in specs if s is not victim or outcome == "finished"}
+    assert names == {f"{spec.slug}.json" for spec in (once, *others)}
 
 
 # Dask is among the packages that tests need; Ray is tried where it is installed.
@@ -160,16 +182,6 @@ def test_one_job_leaves_this_process_alone(tmp_path: Path) -> None:
     with cluster("loky", 1, None) as parallel:
         pids = set(parallel(joblib.delayed(os.getpid)() for _ in range(3)))
     assert os.getpid() not in pids
-
-
-def test_relative_places_mean_the_caller_s_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Workers of a pool live on: they were started in the directory of whoever used the pool first.
-    for place in ("a", "b"):
-        (tmp_path / place).mkdir()
-        monkeypatch.chdir(tmp_path / place)
-        done = sweep([BASE], Path("here"))
-        assert [d.outcome for d in done] == ["finished"]
-        assert (tmp_path / place / "here" / "results" / f"{BASE.slug}.json").exists()
 
 
 def test_command_of_a_cell_is_that_of_a_run() -> None:

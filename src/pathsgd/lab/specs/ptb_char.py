@@ -9,7 +9,7 @@ from pathsgd.lab.specs.base import Experiment, Scale, cells, run
 from pathsgd.lab.specs.characters import TEXT_GROWTH, CharacterRow, CharacterTable
 from pathsgd.lab.sweep import RunCell
 
-RATES = (5e-3, 2e-3, 1e-3, 5e-4)
+RATES = (1e-2, 5e-3, 2e-3, 1e-3)
 
 TABLE = CharacterTable(
     task="ptb_char",

@@ -12,20 +12,20 @@ from rich.console import Console
 from rich.table import Table
 
 from pathsgd.lab import flags
+from pathsgd.lab.commands.cells import CellOptions, exit_code, run_and_show
 from pathsgd.lab.commands.common import RUNS, make_console
-from pathsgd.lab.display import SweepDisplay
 from pathsgd.lab.grid import parse_grid
 from pathsgd.lab.report.collect import filed_records
 from pathsgd.lab.report.model import TableData
 from pathsgd.lab.spec import RunSpec, settings
 from pathsgd.lab.specs import EXPERIMENTS, Experiment, Scale
-from pathsgd.lab.sweep import Backend, Cell, Done, Places, run_cells
+from pathsgd.lab.sweep import Cell, Done, Places
 
 Name = Literal["kappa-ratios", "ptb-word", "adding", "smnist", "ptb-char", "text8", "cost"]
 
 
-@dataclass(frozen=True)
-class ReproduceOptions:
+@dataclass(frozen=True, kw_only=True)
+class ReproduceOptions(CellOptions):
     """Run a table or figure of the paper.
 
     Records are written as they come, and what has a record is not run again: stop whenever you like, and the same
@@ -42,16 +42,6 @@ class ReproduceOptions:
     """Print the cells of the first stage and stop."""
     results: Path | None = None
     """Directory for records; None: results/NAME (laptop), results/NAME-paper, or runs/smoke/NAME."""
-    work: Path = RUNS / "work"
-    """Directory for logs and checkpoints of runs under way."""
-    jobs: int | None = None
-    """Processes at a time; None: one per core."""
-    backend: Backend = "loky"
-    """Where cells run: processes here (loky), or the workers of a Dask or Ray cluster."""
-    address: str | None = None
-    """Address of the cluster; None: start one on this machine."""
-    data_dir: Path | None = None
-    """Where the data lies; None: $PATHSGD_DATA, or the user's cache directory."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -73,11 +63,11 @@ def main(arguments: Sequence[str]) -> int:
         cells = chosen(stage(options.scale, records), wanted)
         if cells:
             console.print(f"stage {number} of {len(experiment.stages)}: {len(cells)} cells", highlight=False)
-            ended += run_stage(cells, experiment, options, places, console)
+            ended += run_and_show(cells, options, places, console, experiment.read)
     if not ended:
         raise flags.UsageError(f"no cell of {options.name} has {' '.join(options.only)}; see --list")
     show(experiment, places, console)
-    return 1 if any(done.outcome in ("failed", "killed") for done in ended) else 0
+    return exit_code(ended)
 
 
 def default_results(name: str, scale: Scale) -> Path:
@@ -108,26 +98,6 @@ def _text(value: Any) -> str:
 def describe(cell: Any) -> str:
     """A cell in one line."""
     return flags.command_of(cell.spec) if isinstance(cell.spec, RunSpec) else cell.slug
-
-
-def run_stage(
-    cells: list[Cell], experiment: Experiment, options: ReproduceOptions, places: Places, console: Console
-) -> list[Done]:
-    """Run the cells of one stage with a live display."""
-    display = SweepDisplay(cells, places, console)
-    with display.showing():
-        ended = run_cells(
-            cells,
-            places,
-            backend=options.backend,
-            jobs=options.jobs,
-            address=options.address,
-            data_dir=options.data_dir,
-            on_done=display.done,
-            read=experiment.read,
-        )
-    console.print(display.summary(), highlight=False)
-    return ended
 
 
 def show(experiment: Experiment, places: Places, console: Console) -> None:

@@ -11,19 +11,19 @@ import tyro
 from rich.console import Console
 
 from pathsgd.lab import flags, grid
+from pathsgd.lab.commands.cells import CellOptions, exit_code, run_and_show
 from pathsgd.lab.commands.common import RUNS, choices_help, make_console, wants_general_help
-from pathsgd.lab.display import SweepDisplay
 from pathsgd.lab.record import read_record
 from pathsgd.lab.report.pictures import robustness_picture
 from pathsgd.lab.robustness import as_table, robustness_map
 from pathsgd.lab.spec import RunSpec
-from pathsgd.lab.sweep import Backend, Done, Places, RunCell, known_results, run_cells
+from pathsgd.lab.sweep import Done, Places, RunCell, known_results
 
 USAGE = "pathsgd sweep TASK SYSTEM [OPTIMISER] [flags] --grid name=value,value ..., or with a SPEC.json"
 
 
-@dataclass(frozen=True)
-class SweepOptions:
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(CellOptions):
     """Train a grid of runs, one process per core with one thread each.
 
     Every run is made once: what has a record in the results directory is not run again, so the same command goes on
@@ -35,16 +35,6 @@ class SweepOptions:
     """Axes such as lr=1e-3,3e-3 seed=0..4 optimiser=adam,path-adam unbalanced=1,100."""
     results: Path = RUNS / "sweep"
     """Directory for one small record per run, and the picture."""
-    work: Path = RUNS / "work"
-    """Directory for logs and checkpoints of runs under way."""
-    jobs: int | None = None
-    """Processes at a time; None: one per core."""
-    backend: Backend = "loky"
-    """Where cells run: processes here (loky), or the workers of a Dask or Ray cluster."""
-    address: str | None = None
-    """Address of the cluster; None: start one on this machine."""
-    data_dir: Path | None = None
-    """Where the data lies; None: $PATHSGD_DATA, or the user's cache directory."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,21 +50,9 @@ def main(arguments: Sequence[str]) -> int:
     specs = grid.cells(options.run, grid.parse_grid(options.grid))
     console = make_console()
     places = Places(options.results, options.work)
-    cells = [RunCell(s) for s in specs]
-    display = SweepDisplay(cells, places, console)
-    with display.showing():
-        ended = run_cells(
-            cells,
-            places,
-            backend=options.backend,
-            jobs=options.jobs,
-            address=options.address,
-            data_dir=options.data_dir,
-            on_done=display.done,
-        )
-    console.print(display.summary(), highlight=False)
+    ended = run_and_show([RunCell(s) for s in specs], options, places, console)
     show_map(ended, places, console)
-    return 1 if any(done.outcome in ("failed", "killed") for done in ended) else 0
+    return exit_code(ended)
 
 
 def show_map(ended: list[Done], places: Places, console: Console) -> None:

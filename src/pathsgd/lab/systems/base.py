@@ -106,6 +106,18 @@ def input_weights(task: Task, size: int) -> nn.Module:
     return nn.Linear(task.input_size, size, bias=False)
 
 
+def symbol_table(task: Task, size: int, learned: bool) -> nn.Embedding | None:
+    """How symbols enter a layer of torch's: as rows of ``size`` numbers that are learned, or as one-hot vectors.
+
+    None where the task has no symbols.
+    """
+    if not task.tokens:
+        return None
+    if learned:
+        return nn.Embedding(task.input_size, size)
+    return nn.Embedding.from_pretrained(torch.eye(task.input_size), freeze=True)
+
+
 def gather_steps(steps: list[Tensor], all_steps: bool) -> Tensor:
     """Hidden states of a loop over time: stacked (T, B, H), or the last one (B, H)."""
     return torch.stack(steps) if all_steps else steps[-1]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from pathsgd.lab.systems.base import SequenceNet, System
+from pathsgd.lab.systems.base import SequenceNet, System, symbol_table
 from pathsgd.lab.tasks.base import State, Task
 
 ONE_HOT_SYMBOLS = 256
@@ -26,11 +26,7 @@ class GatedNet(SequenceNet):
     def __init__(self, task: Task, hidden: int, cell: Literal["lstm", "gru"]) -> None:
         super().__init__(task, hidden)
         embedded = task.tokens and task.input_size > ONE_HOT_SYMBOLS
-        self.table = None
-        if embedded:
-            self.table = nn.Embedding(task.input_size, hidden)
-        elif task.tokens:
-            self.table = nn.Embedding.from_pretrained(torch.eye(task.input_size), freeze=True)
+        self.table = symbol_table(task, hidden, embedded)
         layer = nn.LSTM if cell == "lstm" else nn.GRU
         self.rnn = layer(hidden if embedded else task.input_size, hidden)
 

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from pathsgd.lab.systems.base import SequenceNet, System
+from pathsgd.lab.systems.base import SequenceNet, System, symbol_table
 from pathsgd.lab.tasks.base import State, Task
 from pathsgd.nn import RNN, init
 
@@ -40,11 +40,7 @@ class RecurrentNet(SequenceNet):
     def __init__(self, task: Task, hidden: int, nonlinearity: Nonlinearity) -> None:
         super().__init__(task, hidden)
         learned_table = task.tokens and task.input_size > hidden
-        self.table = None
-        if learned_table:
-            self.table = nn.Embedding(task.input_size, hidden)
-        elif task.tokens:
-            self.table = nn.Embedding.from_pretrained(torch.eye(task.input_size), freeze=True)
+        self.table = symbol_table(task, hidden, learned_table)
         # The drop-in is faster and only for ReLU; torch's own does tanh.
         layer = RNN if nonlinearity == "relu" else nn.RNN
         self.rnn = layer(hidden if learned_table else task.input_size, hidden, nonlinearity=nonlinearity)

@@ -260,7 +260,7 @@ class PathAdamBase(PathOptimiser):
 
     beta1: float = 0.9
     """Decay of the mean of gradients."""
-    beta2: float = 0.999
+    beta2: float = 0.99
     """Decay of the mean of squared gradients."""
     epsilon: float = 1e-8
     """Added to the root of the mean square."""

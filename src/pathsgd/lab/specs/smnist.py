@@ -26,7 +26,7 @@ SYSTEMS: tuple[tuple[str, str, str, dict[str, Any], tuple[float, ...], float | N
     ("IRNN, SGD", "irnn", "sgd", START, (1e-2, 1e-3), 7.1),
     ("IRNN, Adam", "irnn", "adam", START, (3e-4, 1e-4, 3e-5), None),
     ("np-RNN", "np_rnn", "rmsprop", {"batch_size": 32}, (3e-4, 1e-4, 3e-5), 3.1),
-    ("RNN-Path, PathAdam", "rnn_path", "path-adam", START, (5e-4, 1.5e-4, 5e-5), 3.1),
+    ("RNN-Path, PathAdam", "rnn_path", "path-adam", {**START, "beta2": 0.999}, (5e-4, 1.5e-4, 5e-5), 3.1),
     ("RNN-Path, paper's Path-Adam", "rnn_path", "path-adam-paper", START, (3e-4, 1e-4), 3.1),
 )
 GATED: tuple[tuple[str, str, str, dict[str, Any], tuple[float, ...], float | None], ...] = (

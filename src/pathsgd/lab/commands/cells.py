@@ -1,0 +1,60 @@
+"""What the commands that run many cells share: where cells run, and the live display while they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from pathsgd.lab.commands.common import RUNS
+from pathsgd.lab.display import SweepDisplay
+from pathsgd.lab.record import read_record
+from pathsgd.lab.sweep import Backend, Cell, Done, Places, run_cells
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellOptions:
+    """Where cells run, and where they leave their files."""
+
+    work: Path = RUNS / "work"
+    """Directory for logs and checkpoints of runs under way."""
+    jobs: int | None = None
+    """Processes at a time; None: one per core."""
+    backend: Backend = "loky"
+    """Where cells run: processes here (loky), or the workers of a Dask or Ray cluster."""
+    address: str | None = None
+    """Address of the cluster; None: start one on this machine."""
+    data_dir: Path | None = None
+    """Where the data lies; None: $PATHSGD_DATA, or the user's cache directory."""
+
+
+def run_and_show(
+    cells: Sequence[Cell],
+    options: CellOptions,
+    places: Places,
+    console: Console,
+    read: Callable[[Path], Any] = read_record,
+) -> list[Done]:
+    """Run the cells with a live display and a last line that counts them."""
+    display = SweepDisplay(cells, places, console)
+    with display.showing():
+        ended = run_cells(
+            cells,
+            places,
+            backend=options.backend,
+            jobs=options.jobs,
+            address=options.address,
+            data_dir=options.data_dir,
+            on_done=display.done,
+            read=read,
+        )
+    console.print(display.summary(), highlight=False)
+    return ended
+
+
+def exit_code(ended: Sequence[Done]) -> int:
+    """1 if a cell has no result, through an error of its own or because its worker was killed."""
+    return 1 if any(done.outcome in ("failed", "killed") for done in ended) else 0

@@ -229,3 +229,17 @@ def test_the_spectral_norm_of_nothing_keeps_its_direction():
     start = torch.ones(3)
     assert spectral_norm(torch.zeros(2, 3), start) == (0.0, start)
     assert math.isnan(spectral_norm(torch.full((2, 3), math.nan), start)[0])
+
+
+class TwiceInTraining(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * (2 if self.training else 1)
+
+
+def test_training_and_evaluation_are_measured_apart():
+    geometry, x = Geometry(TwiceInTraining(3, 2).double()), torch.zeros(5, 3, dtype=torch.float64)
+    found = []
+    for mode in (True, False, True):
+        geometry.model.train(mode)
+        found.append(geometry.measure((x,)).log_gamma_sq)
+    assert found[0] == found[2] == pytest.approx(found[1] + math.log(4))

@@ -7,7 +7,7 @@ evaluation per measurement.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,12 +26,13 @@ _REMEMBERED = 64
 
 @dataclass(frozen=True)
 class Measure:
-    """The geometry at one point. Tensors are float64 and broadcast to their parameters' shapes.
+    """The geometry at one point. Tensors broadcast to their parameters' shapes; float64, unless measured for a step.
 
     kappa:  kappa / gamma^2, of the terms asked for; kappa itself where gamma^2 is zero
     kappa1: the same of the first term alone, from which path flow is made
     log_gamma_sq: log gamma^2, -inf where no path reaches the output
     flow: path flow of every node where the measurement gave it away, (free nodes + 1,)
+    repeats: how often paths use each parameter that they use more than once
     """
 
     kappa: dict[str, Tensor]
@@ -39,6 +40,13 @@ class Measure:
     log_gamma_sq: float
     spaces: NodeSpaces
     flow: Tensor | None = None
+    repeats: Mapping[str, int] = field(default_factory=dict)
+    free: frozenset[str] | None = None
+    """Parameters that some rescaling changes, where they are known already."""
+
+    def is_free(self, name: str) -> bool:
+        """Whether some rescaling changes this parameter."""
+        return self.spaces.edges[name].free if self.free is None else name in self.free
 
     @property
     def log_scale(self) -> float:
@@ -77,6 +85,8 @@ class Structure:
     plain: plain.PlainNet | None
     repeats: dict[str, int]
     """How often paths may use each parameter that they use more than once."""
+    free: frozenset[str]
+    """Parameters that some rescaling changes."""
 
 
 def repeats_along_paths(recording: Recording) -> dict[str, int]:
@@ -99,22 +109,29 @@ class Geometry:
         self._roots: dict[plain.PlainNet, float] = {}
 
     def structure(self, inputs: Sequence[Any]) -> Structure:
-        key = shape_key(inputs)
+        key = shape_key(inputs), tuple(module.training for module in self.model.modules())
         known = self._structures.get(key)
         if known is None:
             recording = record(self.model, inputs, self.output)
             spaces = spaces_of(recording, dict(self.model.named_parameters()))
-            known = Structure(recording, spaces, plain.match(recording), repeats_along_paths(recording))
+            free = frozenset(name for name, edges in spaces.edges.items() if edges.free)
+            known = Structure(recording, spaces, plain.match(recording), repeats_along_paths(recording), free)
             while len(self._structures) >= _REMEMBERED:
                 del self._structures[next(iter(self._structures))]
             self._structures[key] = known
         return known
 
-    def measure(self, inputs: Sequence[Any], terms: Terms = "first") -> Measure:
+    def measure(self, inputs: Sequence[Any], terms: Terms = "first", *, exact: bool = True) -> Measure:
+        """The geometry at the current weights.
+
+        exact: in float64. Otherwise a plain recurrent net in float32 is measured in float32 where its result can be
+        vouched for, to about 1e-5 of each entry (`plain.kappa1`): enough for a step, and several times faster.
+        """
         known, parameters = self.structure(inputs), dict(self.model.named_parameters())
         if known.plain is None:
-            return measure(known.recording, parameters, known.spaces, terms)
-        first = plain.kappa1(known.plain, parameters, self._roots.get(known.plain))
+            measured = measure(known.recording, parameters, known.spaces, terms)
+            return replace(measured, repeats=known.repeats, free=known.free)
+        first = plain.kappa1(known.plain, parameters, self._roots.get(known.plain), exact=exact)
         self._roots[known.plain] = first.next_root
         kappa = first.kappa1
         if terms == "both":
@@ -124,15 +141,11 @@ class Geometry:
         for name, through in first.flow.items():
             flow[known.spaces.edges[name].out.reshape(-1)] = through
         flow[0] = 1.0
-        return Measure(kappa, first.kappa1, first.log_gamma_sq, known.spaces, flow)
+        return Measure(kappa, first.kappa1, first.log_gamma_sq, known.spaces, flow, known.repeats, known.free)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "output": self.output,
-            "_structures": {},
-            "_roots": {},
-        }  # recordings are made again
+        # Recordings are made again.
+        return {"model": self.model, "output": self.output, "_structures": {}, "_roots": {}}
 
 
 def shape_key(inputs: Sequence[Any]) -> tuple[Any, ...]:

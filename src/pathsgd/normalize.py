@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pathsgd import _native
 from pathsgd.kappa import Terms
 from pathsgd.measure import Geometry, Measure
 from pathsgd.recording import Output
@@ -159,20 +160,93 @@ def inverse_metric(
     return {name: found.get(name, zero.expand([1] * p.dim())) for name, p in parameters.items()}
 
 
+def whitenings(
+    measured: Measure,
+    parameters: Mapping[str, Tensor],
+    rho: float,
+    *,
+    relative: bool,
+    log_unit: float | None = None,
+) -> dict[str, Tensor]:
+    """1/sqrt(K) of every parameter in its dtype, broadcastable to its shape; the root of `inverse_metric`.
+
+    Zero where no path uses it, and never infinite: inf * 0 would be no step. Kept at size 1 where it is constant.
+    """
+    if not relative and rho:
+        raise ValueError("rho needs the relative metric: path flow is a share of gamma^2")
+    scale = 1.0
+    if not relative or log_unit is not None:
+        scale = math.exp(min((log_unit or 0.0) - measured.log_scale, 709.0))
+    has_flow = rho and measured.log_gamma_sq > -math.inf
+    weight = path_flow(measured, parameters).clamp(min=LEAST_FLOW) ** (rho / 4) if has_flow else None
+    found = {}
+    for name, p in parameters.items():
+        kappa = measured.kappa.get(name)
+        if kappa is None or (relative and not measured.is_free(name)):
+            found[name] = torch.full([1] * p.dim(), 0.0 if kappa is None else 1.0, dtype=p.dtype, device=p.device)
+            continue
+        edges = measured.spaces.edges[name]
+        sides = None if weight is None else (weight[edges.out], weight[edges.into])
+        found[name] = _inverse_root(kappa, sides, scale, p.dtype).to(p.device)
+    return found
+
+
+def _inverse_root(kappa: Tensor, sides: tuple[Tensor, Tensor] | None, scale: float, dtype: torch.dtype) -> Tensor:
+    """min(largest, sqrt(scale / kappa) a b), sides a, b broadcastable to kappa; 0 where kappa is 0."""
+    rows = columns = None
+    matrix = kappa if kappa.dim() == 2 else kappa.reshape(1, -1)
+    if sides is not None:
+        out, into = sides
+        if kappa.dim() == 2 and out.shape == (kappa.shape[0], 1) and into.shape == (1, kappa.shape[1]):
+            rows, columns = out.reshape(-1), into.reshape(-1)
+        else:
+            kappa, both = torch.broadcast_tensors(kappa, out * into)
+            matrix, columns = kappa.reshape(1, -1), both.reshape(-1)
+    native = _native.inverse_root(matrix, rows, columns, scale, dtype)
+    if native is not None:
+        return native.view(kappa.shape)
+    inverse = torch.where(matrix > 0, (scale / matrix.double()).sqrt(), 0.0)
+    for side in (None if rows is None else rows[:, None], columns):
+        inverse = inverse if side is None else inverse * side
+    return inverse.clamp(max=torch.finfo(dtype).max).to(dtype).view(kappa.shape)
+
+
+def balancing_ratios(
+    measured: Measure, parameters: Mapping[str, Tensor], rho: float, names: Container[str]
+) -> dict[str, Tensor | None]:
+    """What takes a step in whitened coordinates to balanced ones, sqrt(K at rho = 1) / sqrt(K); None for ones."""
+    found: dict[str, Tensor | None] = {}
+    has_flow = rho != 1 and measured.log_gamma_sq > -math.inf
+    weight = None
+    for name in measured.kappa:
+        if name not in names:
+            continue
+        found[name] = None
+        if has_flow and measured.is_free(name):
+            if weight is None:
+                weight = path_flow(measured, parameters).clamp(min=LEAST_FLOW) ** ((rho - 1) / 4)
+            edges = measured.spaces.edges[name]
+            found[name] = weight[edges.out] * weight[edges.into]
+    return found
+
+
 def spectral_norm(matrix: Tensor, start: Tensor, iterations: int = 2) -> tuple[float, Tensor]:
     """Largest singular value by power iteration from `start` (n,), and the vector to start from next time.
 
     A few iterations suffice from step to step: the dominant direction of successive updates changes slowly, and what
     is missed in one step is found in the next.
     """
+    native = _native.spectral_norm(matrix, start, iterations)
+    if native is not None:
+        return native
     largest = torch.linalg.vector_norm(matrix, math.inf)
     size = float(largest)
     if not 0 < size < math.inf:
         return size, start
-    unit = matrix / largest  # entries up to 1: products over all iterations stay in the range of any dtype
-    v = start
+    unit, v = matrix / largest, start  # entries up to 1, and v of length 1: in the range of any dtype
     for _ in range(iterations):
         v = torch.mv(unit.t(), torch.mv(unit, v))
+        v = v / torch.linalg.vector_norm(v).clamp(min=torch.finfo(v.dtype).tiny)
     v = v / torch.linalg.vector_norm(v).clamp(min=torch.finfo(v.dtype).tiny)
     return size * float(torch.linalg.vector_norm(torch.mv(unit, v))), v
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from pathsgd import doubling
+from pathsgd._native import squared_products
 from pathsgd.rules.base import Nodes, Recording, Step, Value
 from pathsgd.rules.pointwise import Same
 from pathsgd.rules.recurrent import Call
@@ -159,51 +160,92 @@ def _every_step(recording: Recording, recurrent: Step, linear: Step, total: int)
     return True if steps_read == list(range(total)) else None
 
 
+# Rounding errors add up from step to step; measured, float32 keeps to 1e-5 of each entry for this many.
+_FLOAT32_STEPS = 2048
+
+
 def kappa1(
-    net: PlainNet, parameters: Mapping[str, Tensor], root: float | None = None, dtype: torch.dtype = torch.float64
+    net: PlainNet, parameters: Mapping[str, Tensor], root: float | None = None, *, exact: bool = True
 ) -> PlainKappa:
     """kappa1 / gamma^2 of every parameter of a plain net, constant dimensions kept at size 1.
 
     root: a guess of the Perron root of A, `next_root` of the last measurement; only a scale, so it need not be exact.
+    exact: in float64; otherwise in float32 where the weights are and `_Sums.is_certain` vouches for the result.
     """
-
-    def squared(name: str) -> Tensor:
-        return parameters[name].detach().to(dtype).square()
-
-    w_in, w_out = squared(net.w_in), squared(net.w_out)
-    embedded = squared(net.embedding).sum(0) if net.embedding else None
-    u = w_in.sum(1) if embedded is None else w_in @ embedded
+    weights = {name: parameters[name].detach() for name in (net.w_in, net.w_rec, net.w_out)}
+    embedded = None if net.embedding is None else squared_products(parameters[net.embedding], into=False)[1]
+    u, _ = squared_products(weights[net.w_in], embedded, out=False)
+    _, v = squared_products(weights[net.w_out], into=False)
+    assert u is not None and v is not None
     for bias in net.biases:
-        u = u + squared(bias)
-    v = w_out.sum(0)
-    steps, w_rec = net.steps, parameters[net.w_rec].detach()
-    root_was_a_guess = root is not None
-    h, delta, root = doubling.sequences(w_rec, u, v, steps, every_step=net.every_step, root=root)
-    # Common scale r^(T-1): what is left of h_s is r^-(T-s) times its row, of delta_s r^-(s-1) times its row.
-    fade = root ** -torch.arange(steps, dtype=dtype, device=u.device) if root > 1 else None
-    into = delta.sum(0) if fade is None else fade @ delta
-    out = h[-1] if not net.every_step else h.sum(0) if fade is None else fade.flip(0) @ h
-    recurrent = (delta[1:].t() @ h[:-1]) / root
-    log_scale = (steps - 1) * math.log(root)
-    total = float(v @ out)
-    if root_was_a_guess and not 1e-200 < total < 1e200:
-        return kappa1(net, parameters, None, dtype)  # the guess was too far off for this many steps
-    rows = steps if net.every_step else 1
+        u += parameters[bias].detach().to(u).square()
+    w_rec, sums = weights[net.w_rec], None
+    if not exact and w_rec.dtype == torch.float32 and net.steps <= _FLOAT32_STEPS:
+        sums = _Sums.of(net, w_rec, u.float(), v.float(), root)
+        sums = sums if sums.is_certain() else None
+    sums = sums or _Sums.of(net, w_rec, u, v, root)
+    log_scale = (net.steps - 1) * math.log(sums.root)
+    total = float(v @ sums.out.to(v))
+    if root is not None and not 1e-200 < total < 1e200:
+        return kappa1(net, parameters, None, exact=exact)  # the guess was too far off for this many steps
+    rows, one_step = net.steps if net.every_step else 1, math.exp(-log_scale)
     if net.b_out:
-        total += float(squared(net.b_out).sum()) * rows * math.exp(-log_scale)
+        total += float(parameters[net.b_out].detach().to(v).square().sum()) * rows * one_step
     divisor = total or 1.0
-    found = {net.w_rec: recurrent, net.w_in: into[:, None] if embedded is None else torch.outer(into, embedded)}
+    into, out = sums.into / divisor, sums.out / divisor
+    found = {net.w_rec: sums.recurrent.div_(sums.root * divisor), net.w_out: out[None, :]}
     found.update({bias: into for bias in net.biases})
-    found[net.w_out] = out[None, :]
+    flow = {net.w_rec: torch.linalg.vecdot(sums.h, sums.delta, dim=0).to(v) / divisor}
+    if embedded is None or net.embedding is None:
+        found[net.w_in] = into[:, None]
+    else:
+        found[net.w_in] = torch.outer(into, embedded.to(into))
+        _, back = squared_products(weights[net.w_in], None, into.double(), into=False)
+        assert back is not None
+        found[net.embedding], flow[net.embedding] = back[None, :], embedded * back
     if net.b_out:
-        found[net.b_out] = torch.full((1,), rows * math.exp(-log_scale), dtype=dtype)
-    if net.embedding:
-        found[net.embedding] = (into @ w_in)[None, :]
+        found[net.b_out] = torch.full((1,), rows * one_step / divisor, dtype=torch.float64)
     log_gamma_sq = math.log(total) + log_scale if total > 0 else -math.inf
-    flow = {net.w_rec: torch.linalg.vecdot(h, delta, dim=0) / divisor}
-    if net.embedding and embedded is not None:
-        flow[net.embedding] = embedded * (into @ w_in) / divisor
-    return PlainKappa({n: k / divisor for n, k in found.items()}, flow, log_gamma_sq, h, delta, root, divisor)
+    return PlainKappa(found, flow, log_gamma_sq, sums.h, sums.delta, sums.root, divisor)
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """The sequences of a plain net and their sums over time, in the common scale r^(T-1)."""
+
+    h: Tensor
+    delta: Tensor
+    root: float
+    into: Tensor
+    """sum_s delta_s, (H,)"""
+    out: Tensor
+    """Sum of h_s over the steps with outputs, (H,)"""
+    recurrent: Tensor
+    """r sum_s delta_{s+1} h_s^T, (H, H)"""
+
+    @classmethod
+    def of(cls, net: PlainNet, w_rec: Tensor, u: Tensor, v: Tensor, root: float | None) -> _Sums:
+        h, delta, root = doubling.sequences(w_rec, u, v, net.steps, every_step=net.every_step, root=root)
+        # What is left of h_s is r^-(T-s) times its row, of delta_s r^-(s-1) times its row.
+        fade = None
+        if root > 1:
+            fade = (root ** -torch.arange(net.steps, dtype=torch.float64, device=u.device)).to(u.dtype)
+        into = delta.sum(0) if fade is None else fade @ delta
+        out = h[-1] if not net.every_step else h.sum(0) if fade is None else fade.flip(0) @ h
+        return cls(h, delta, root, into, out, delta[1:].t() @ h[:-1])
+
+    def is_certain(self) -> bool:
+        """Whether no result depends on a number that was too small or too large for the dtype.
+
+        All terms are nonnegative. What underflows is below `tiny` times the largest factor it meets, and may grow on
+        its way as entries differ: a result far above that many such losses has not lost anything.
+        """
+        steps, hidden = self.h.shape
+        largest = max(float(self.h.amax()), float(self.delta.amax()))
+        results = [self.into, self.out] + ([self.recurrent] if steps > 1 else [])
+        least = min(float(result.amin()) for result in results)
+        tiny = torch.finfo(self.h.dtype).tiny
+        return largest < tiny**-0.5 and least > 1e12 * steps * hidden * tiny * largest
 
 
 def kappa2(net: PlainNet, parameters: Mapping[str, Tensor], first: PlainKappa) -> dict[str, Tensor]:
@@ -211,4 +253,4 @@ def kappa2(net: PlainNet, parameters: Mapping[str, Tensor], first: PlainKappa) -
     A = parameters[net.w_rec].detach().to(first.h.dtype).square() / first.root
     before = torch.cat([torch.zeros_like(first.h[:1]), first.h[:-1]])
     total = second_order_sum(A, before, first.delta, adjoint=not net.every_step)
-    return {net.w_rec: 4 / first.root / first.divisor * A * total}
+    return {net.w_rec: total.mul_(A).mul_(4 / first.root / first.divisor)}

@@ -8,6 +8,7 @@
 #include "rnn.h"
 #include "squared.h"
 #include "threads.h"
+#include "update.h"
 
 extern "C" {
 int pathsgd_forward_float(const pathsgd::ForwardCall<float>*);
@@ -17,6 +18,13 @@ int pathsgd_backward_double(const pathsgd::BackwardCall<double>*);
 int pathsgd_squared_float_float(const pathsgd::SquaredCall<float, float>*);
 int pathsgd_squared_float_double(const pathsgd::SquaredCall<float, double>*);
 int pathsgd_squared_double_double(const pathsgd::SquaredCall<double, double>*);
+int pathsgd_squared_products_float(const pathsgd::SquaredProductsCall<float>*);
+int pathsgd_square_sums_float(const pathsgd::UpdateCall<float>*, double*);
+int pathsgd_moments_float(const pathsgd::UpdateCall<float>*);
+int pathsgd_apply_float(const pathsgd::UpdateCall<float>*);
+int pathsgd_direction_float(const pathsgd::UpdateCall<float>*, int64_t, float*);
+int pathsgd_spectral_float(pathsgd::SpectralCall<float>*);
+int pathsgd_inverse_root_float_float(const pathsgd::InverseRootCall<float, float>*);
 void pathsgd_set_thread_runner(pathsgd::ThreadRunner);
 }
 
@@ -173,6 +181,80 @@ void run_squared(Kernel kernel, long steps, long hidden, bool every) {
   expect_same("squared delta", got_delta, delta);
 }
 
+void run_squared_products(long rows, long columns) {
+  const auto w = random<float>(rows * columns);
+  vector<double> x = random<double>(columns), y = random<double>(rows), into(rows), out(columns);
+  vector<double> expected_into(rows), expected_out(columns);
+  for (long r = 0; r < rows; r++)
+    for (long c = 0; c < columns; c++) {
+      const double square = double(w[r * columns + c]) * w[r * columns + c];
+      expected_into[r] += square * x[c];
+      expected_out[c] += square * y[r];
+    }
+  const pathsgd::SquaredProductsCall<float> call{rows, columns, 3, w.data(), x.data(), y.data(), into.data(), out.data()};
+  failures += pathsgd_squared_products_float(&call);
+  expect_same("W^2 x", into, expected_into);
+  expect_same("W^2T y", out, expected_out);
+}
+
+// A (rows, columns) parameter whose w is constant along rows, columns, both or neither, and a second one of 3 numbers.
+void run_update(long rows, long columns, int64_t direction, bool by_row, bool by_column) {
+  auto p = random<float>(rows * columns), q = random<float>(3), m = random<float>(rows * columns), n = random<float>(3);
+  auto v = random<float>(rows * columns), o = random<float>(3);
+  for (float& value : v) value = value * value;
+  for (float& value : o) value = value * value;
+  const auto g = random<float>(rows * columns), h = random<float>(3), x = random<float>(3);
+  const auto w = random<float>((by_row ? (rows - 1) * (by_column ? columns : 1) : 0) + (by_column ? columns : 1));
+  const int64_t row_stride = by_row ? (by_column ? columns : 1) : 0;
+  const int64_t sizes[][2] = {{rows, 1}, {columns, 3}, {row_stride, 0}, {by_column, 1}};
+  float *const parameters[] = {p.data(), q.data()}, *const first[] = {m.data(), n.data()};
+  float *const second[] = {v.data(), o.data()};
+  const float *const gradients[] = {g.data(), h.data()}, *const whitenings[] = {w.data(), x.data()};
+  pathsgd::UpdateCall<float> call{2, 3, sizes[0], sizes[1], sizes[2], sizes[3], parameters, gradients, whitenings,
+                                  first, second, direction, direction != 4, 0.5, 0.75, 0.5, 0.25, 0.125, 0.5, -0.25};
+  if (direction == 4) call.direction = pathsgd::kAdam;
+  vector<double> moved(rows * columns), square(2);
+  for (long r = 0; r < rows; r++)
+    for (long c = 0; c < columns; c++) {
+      const long i = r * columns + c;
+      const double white = w[r * row_stride + (by_column ? c : 0)], u = g[i] * white;
+      const double step = direction == 4 ? 0.5 * u * white : 0.5 * u;
+      const double adam = 0.5 * m[i] + 0.5 * step, second_moment = 0.25 * v[i] + 0.75 * step * step;
+      const double momentum = 0.75 * m[i] + 0.5 * u;
+      const double d = call.direction == pathsgd::kGradient ? u : call.direction == pathsgd::kMomentum ? momentum
+                       : call.direction == pathsgd::kNesterov ? 0.5 * u + 0.75 * momentum
+                                                              : adam / (std::sqrt(second_moment) + 0.125);
+      moved[i] = 0.5 * p[i] - 0.25 * d * (direction == 4 ? 1 : white);
+      square[0] += u * u;
+    }
+  for (long i = 0; i < 3; i++) square[1] += double(h[i]) * x[i] * h[i] * x[i];
+  vector<double> sums(2);
+  vector<float> found(rows * columns);
+  failures += pathsgd_square_sums_float(&call, sums.data());
+  if (direction != pathsgd::kGradient) failures += pathsgd_moments_float(&call);
+  failures += pathsgd_direction_float(&call, 0, found.data()) + pathsgd_apply_float(&call);
+  expect_same("sum u^2", sums, square);
+  expect_same("p", p, moved);
+}
+
+void run_spectral(long rows, long columns) {
+  vector<float> left(rows), matrix(rows * columns), start(columns, 1), root(rows * columns);
+  for (long r = 0; r < rows; r++)  // rank one: one iteration finds it
+    for (long c = 0; c < columns; c++) matrix[r * columns + c] = float(r + 1) * float(c + 1);
+  pathsgd::SpectralCall<float> call{rows, columns, 1, matrix.data(), start.data(), 0};
+  failures += pathsgd_spectral_float(&call);
+  double squares = 0;
+  for (float value : matrix) squares += double(value) * value;
+  expect_same("|M|_2", vector<float>{float(call.length)}, {std::sqrt(squares)});
+  vector<double> ones(rows, 1.0), halves(columns, 0.5), expected;
+  for (float value : matrix) expected.push_back(0.5 / std::sqrt(value));
+  failures += pathsgd_inverse_root_float_float(
+      std::vector<pathsgd::InverseRootCall<float, float>>{
+          {rows, columns, 3, matrix.data(), ones.data(), halves.data(), 1.0, root.data()}}
+          .data());
+  expect_same("1/sqrt(kappa)", root, expected);
+}
+
 // Threads one after the other; of three asked for, only two come.
 void two_threads(int, pathsgd::ThreadBody body, void* context) {
   for (int thread = 0; thread < 2; thread++) body(context, thread, 2);
@@ -192,6 +274,14 @@ int main() {
         run<float>(one);
         run<double>(one);
       }
+    for (const auto& s : shapes) {
+      run_squared_products(s[1], s[2]);
+      run_spectral(s[1], s[2]);
+      for (int64_t direction = 0; direction < 5; direction++)
+        for (int bits = 0; bits < 4; bits++) run_update(s[1], s[2], direction, bits & 1, bits & 2);
+    }
+    run_update(260, 600, 3, true, true);  // large enough for threads
+    run_squared_products(260, 600);
     for (long hidden : {1, 5, 16, 33, 259})
       for (long steps : {1L, 2L, 7L, hidden < 100 ? 70L : 5L})
         for (bool every : {false, true}) {

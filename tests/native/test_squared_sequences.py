@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pathsgd._native import calls, loader, squared_sequences
+from pathsgd._native import calls, loader, squared_products, squared_sequences
 
 KINDS = [(torch.float32, torch.float32), (torch.float32, torch.float64), (torch.float64, torch.float64)]
 
@@ -101,3 +101,31 @@ def test_mistakes_are_named(
         return
     with pytest.raises(ValueError, match=r"square|at least 1"):
         squared_sequences(*arguments)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.integers(1, 40),
+    columns=st.integers(1, 40),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+    given_x=st.booleans(),
+    given_y=st.booleans(),
+)
+def test_squared_products(
+    kernel: loader.Loaded, rows: int, columns: int, dtype: torch.dtype, given_x: bool, given_y: bool
+) -> None:
+    torch.manual_seed(rows)
+    w = torch.randn(columns, rows, dtype=torch.float64).to(dtype).t()
+    x, y = torch.rand(columns, dtype=torch.float64), torch.rand(rows, dtype=torch.float64)
+    by_x, by_y = squared_products(w, x if given_x else None, y if given_y else None)
+    ones = torch.ones_like
+    torch.testing.assert_close(by_x, w.double() ** 2 @ (x if given_x else ones(x)))
+    torch.testing.assert_close(by_y, (w.double() ** 2).t() @ (y if given_y else ones(y)))
+    assert squared_products(w, into=False)[0] is None and squared_products(w, out=False)[1] is None
+
+
+def test_squared_products_on_two_threads(kernel: loader.Loaded, two_threads: None) -> None:
+    w = torch.randn(700, 301)
+    by_x, by_y = squared_products(w)
+    torch.testing.assert_close(by_x, w.double().square().sum(1))
+    torch.testing.assert_close(by_y, w.double().square().sum(0))

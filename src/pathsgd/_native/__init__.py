@@ -1,7 +1,21 @@
 """The fused ReLU layer: a C++ kernel, its loader, and the pure-torch fallback with the same signature."""
 
-from pathsgd._native.calls import Gradients, Needs, backward, forward, squared_sequences
+from pathsgd._native.calls import Gradients, Needs, backward, forward
 from pathsgd._native.layout import Layout
 from pathsgd._native.loader import Backend, load
+from pathsgd._native.squared import squared_products, squared_sequences
+from pathsgd._native.update import inverse_root, spectral_norm
 
-__all__ = ["Backend", "Gradients", "Layout", "Needs", "backward", "forward", "load", "squared_sequences"]
+__all__ = [
+    "Backend",
+    "Gradients",
+    "Layout",
+    "Needs",
+    "backward",
+    "forward",
+    "inverse_root",
+    "load",
+    "spectral_norm",
+    "squared_products",
+    "squared_sequences",
+]

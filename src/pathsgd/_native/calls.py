@@ -1,9 +1,9 @@
-"""One direction of one ReLU layer, forward and backward, and the squared network's sequences, by whatever is there.
+"""One direction of one ReLU layer, forward and backward, by whatever is there.
 
 Shapes (rnn.h has the recurrence): T steps, B sequences, I inputs, H units, D = 1 or 2 directions; all are contiguous
     x (T, B, I)   w_in (H, I)   w_rec (H, H)   b_in, b_rec (H)   states (T, B, D*H)   h0, last (D, B, H)
 and (R, ...) for (T, B, ...) where sequences are packed into R rows. A call computes one direction and touches only its
-columns of `states` and its part of `h0` and `last`. The structures below mirror those of rnn.h and squared.cpp.
+columns of `states` and its part of `h0` and `last`. The structures below mirror those of rnn.h.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SMALL_HIDDEN = 256
 """Up to this many units, dW_rec is summed in the backward sweep; beyond, its sums do not stay in cache."""
 
 _INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
-_C_TYPES = {torch.float32: "float", torch.float64: "double"}
+C_TYPES = {torch.float32: "float", torch.float64: "double"}
 
 
 class _Shape(ctypes.Structure):
@@ -74,21 +74,6 @@ class _BackwardCall(ctypes.Structure):
     ]
 
 
-class _SquaredCall(ctypes.Structure):
-    _fields_ = [
-        ("steps", _INT),
-        ("hidden", _INT),
-        ("every_step", _INT),
-        ("threads", _INT),
-        ("w_rec", _POINTER),
-        ("u", _POINTER),
-        ("v", _POINTER),
-        ("h", _POINTER),
-        ("delta", _POINTER),
-        ("inverse_rho", ctypes.c_double),
-    ]
-
-
 class Needs(NamedTuple):
     """Which gradients are wanted."""
 
@@ -133,17 +118,17 @@ def forward(
     b_in, b_rec = biases if biases else (None, None)
     call = _ForwardCall(
         _shape(layout, hidden, inputs, direction),
-        _pointer(x) if fused_inputs else None,
-        _pointer(w_in),
-        _pointer(b_in),
-        _pointer(b_rec),
-        _pointer(w_rec),
-        _pointer(h0, direction * layout.batch * hidden),
-        _pointer(states, direction * hidden),
+        pointer(x) if fused_inputs else None,
+        pointer(w_in),
+        pointer(b_in),
+        pointer(b_rec),
+        pointer(w_rec),
+        pointer(h0, direction * layout.batch * hidden),
+        pointer(states, direction * hidden),
         states.shape[-1],
-        _pointer(last, direction * layout.batch * hidden),
+        pointer(last, direction * layout.batch * hidden),
     )
-    _call(library, "pathsgd_forward_" + _C_TYPES[x.dtype], call)
+    call_kernel(library, "pathsgd_forward_" + C_TYPES[x.dtype], call)
     return None
 
 
@@ -203,77 +188,29 @@ def _sweep_back(
     dbias = x.new_empty(hidden)
     call = _BackwardCall(
         _shape(layout, hidden, inputs, direction),
-        _pointer(x),
-        _pointer(weights[1]),
-        _pointer(h0, direction * layout.batch * hidden),
-        _pointer(states, direction * hidden),
+        pointer(x),
+        pointer(weights[1]),
+        pointer(h0, direction * layout.batch * hidden),
+        pointer(states, direction * hidden),
         states.shape[-1],
-        _pointer(d_states, direction * hidden),
+        pointer(d_states, direction * hidden),
         states.shape[-1],
-        _pointer(d_last, direction * layout.batch * hidden),
-        _pointer(dz),
-        _pointer(dh0),
-        _pointer(dw_rec),
-        _pointer(dw_in),
-        _pointer(dbias),
+        pointer(d_last, direction * layout.batch * hidden),
+        pointer(dz),
+        pointer(dh0),
+        pointer(dw_rec),
+        pointer(dw_in),
+        pointer(dbias),
     )
-    _call(library, "pathsgd_backward_" + _C_TYPES[x.dtype], call)
+    call_kernel(library, "pathsgd_backward_" + C_TYPES[x.dtype], call)
     return dz, Gradients(None, dh0, dw_in, dw_rec, dbias if needs.bias else None)
 
 
-def squared_sequences(
-    weight_hh: Tensor, u: Tensor, v: Tensor, steps: int, every_step: bool, inv_rho: float = 1.0
-) -> tuple[Tensor, Tensor] | None:
-    """States and derivatives of the squared network of one recurrent layer, or None when no kernel can do it.
-
-        h_1 = u,  h_{s+1} = A h_s + u        delta_T = v,  delta_s = A^T delta_{s+1} (+ v if every_step)
-
-    A = weight_hh ** 2, T = steps. Row s-1 of the results, each (T, H) and of the type of u, holds h_s rho^-(s-1) and
-    delta_s rho^-(T-s) with rho = 1 / inv_rho: choose rho near the Perron root of A and neither overflows.
-    """
-    library = load().library
-    kinds = (weight_hh.dtype, u.dtype)
-    if (
-        library is None
-        or any(t.device.type != "cpu" for t in (weight_hh, u, v))
-        or any(kind not in _C_TYPES for kind in kinds)
-        or kinds == (torch.float64, torch.float32)
-    ):
-        return None
-    hidden = weight_hh.shape[0]
-    if weight_hh.shape != (hidden, hidden) or u.shape != (hidden,) or v.shape != (hidden,) or v.dtype != u.dtype:
-        raise ValueError(
-            f"weight_hh {tuple(weight_hh.shape)} must be square, u {tuple(u.shape)} {u.dtype} and "
-            f"v {tuple(v.shape)} {v.dtype} vectors of its size and of one type"
-        )
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, not {steps}")
-    weight_hh, u, v = (t.detach().contiguous() for t in (weight_hh, u, v))
-    h, delta = u.new_empty(steps, hidden), u.new_empty(steps, hidden)
-    _call(
-        library,
-        f"pathsgd_squared_{_C_TYPES[kinds[0]]}_{_C_TYPES[kinds[1]]}",
-        _SquaredCall(
-            steps,
-            hidden,
-            every_step,
-            thread_count(),
-            _pointer(weight_hh),
-            _pointer(u),
-            _pointer(v),
-            _pointer(h),
-            _pointer(delta),
-            inv_rho,
-        ),
-    )
-    return h, delta
-
-
 def _shape(layout: Layout, hidden: int, inputs: int, direction: int) -> _Shape:
-    return _Shape(layout.steps, layout.batch, hidden, inputs, direction, thread_count(), _pointer(layout.starts))
+    return _Shape(layout.steps, layout.batch, hidden, inputs, direction, thread_count(), pointer(layout.starts))
 
 
-def _pointer(tensor: Tensor | None, offset: int = 0) -> int | None:
+def pointer(tensor: Tensor | None, offset: int = 0) -> int | None:
     """Address of the element at `offset` in a contiguous tensor."""
     if tensor is None:
         return None
@@ -282,6 +219,6 @@ def _pointer(tensor: Tensor | None, offset: int = 0) -> int | None:
     return tensor.data_ptr() + offset * tensor.itemsize if offset else tensor.data_ptr()
 
 
-def _call(library: Any, name: str, arguments: ctypes.Structure) -> None:
+def call_kernel(library: Any, name: str, arguments: ctypes.Structure) -> None:
     if getattr(library, name)(ctypes.byref(arguments)) != 0:
         raise MemoryError(f"{name} could not allocate its working memory")

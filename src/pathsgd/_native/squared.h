@@ -19,4 +19,13 @@ struct SquaredCall {
   double inverse_rho;
 };
 
+// Products with W squared elementwise, in float64: into = W^2 x, out = (W^2)^T y.
+template <class W>
+struct SquaredProductsCall {
+  int64_t rows, columns, threads;
+  const W* w;             // (rows, columns)
+  const double *x, *y;    // (columns), (rows), or null for ones
+  double *into, *out;     // (rows), (columns), or null: not wanted
+};
+
 }  // namespace pathsgd

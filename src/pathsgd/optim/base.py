@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pathsgd._native.update import Update
+from pathsgd._native.update_fallback import GRADIENT, Rule
 from pathsgd.kappa import Terms
 from pathsgd.measure import Geometry, Measure
-from pathsgd.normalize import clip_factor, inverse_metric, metric, refuse_sparse, spectral_norm
-from pathsgd.optim.flat import Flat, laid_out, norm
+from pathsgd.normalize import balancing_ratios, clip_factor, refuse_sparse, spectral_norm, whitenings
 from pathsgd.optim.inputs import LastInputs, as_inputs
+from pathsgd.optim.together import Together, put_together
 from pathsgd.recording import Output
 
 # What a copy or a pickle of an optimiser keeps beside torch's own.
@@ -71,7 +74,8 @@ class PathOptimizer(Optimizer):
         self.dual_norm = math.nan
         """Length of the last gradient in the dual metric, before clipping; not computed where clip is None."""
         self.step_growth = math.nan
-        """Growth of the last step before it was bounded; not computed where growth is None."""
+        """Growth of the last step before it was bounded, or more than that where more is allowed; not computed where
+        growth is None."""
         self._geometry = Geometry(model, output)
         self._example = None if example_inputs is None else as_inputs(example_inputs)
         self._forget_layout()
@@ -127,9 +131,9 @@ class PathOptimizer(Optimizer):
         return self._last.get() if self._example is None else self._example
 
     def measure(self) -> Measure:
-        """The geometry at the current weights, for the shapes of the last forward pass."""
+        """The geometry at the current weights, for the shapes of the last forward pass, as exact as a step needs it."""
         with torch.enable_grad():  # kappa is a derivative; step() itself runs without
-            return self._geometry.measure(self.inputs(), self.terms)
+            return self._geometry.measure(self.inputs(), self.terms, exact=False)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -138,39 +142,62 @@ class PathOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        flats = self._with_gradients()
-        if flats:
-            self._refresh(flats)
-            factor = self._whiten(flats)
-            if factor is not None:
-                moves = [(flat, *self._update(flat, -factor if flat.group["maximize"] else factor)) for flat in flats]
-                bound = self._bound_growth(moves)
-                for flat, vector, alpha in moves:
-                    flat.add_(vector, alpha * bound)
+        parts = self._with_gradients()
+        if parts:
+            self._refresh(parts)
+            self._move([Move(part, part.update(self._moment_names(part.group))) for part in parts])
         return loss
 
-    def _update(self, flat: Flat, factor: float) -> tuple[Tensor, float]:
-        """The step of the parameters of `flat` as vector and multiplier, from `factor` times the whitened gradients."""
-        raise AssertionError("subclasses define the update")
+    def _move(self, moves: Sequence[Move]) -> None:
+        if self.clip is not None or self.growth is not None:
+            for move in moves:
+                move.squares = move.update.square_sums()
+        factor = self._clip_factor(moves)
+        if factor == 0:
+            return
+        for move in moves:
+            group = move.part.group
+            move.rule, move.alpha = self._rule(move.part, -factor if group["maximize"] else factor)
+            if self._moment_names(group):
+                move.update.moments(move.rule)
+        bound = self._growth_factor(moves)
+        for move in moves:
+            keep = 1 - float(move.part.group["lr"]) * move.part.group["weight_decay"]
+            move.update.apply(move.rule, move.alpha * bound, keep)
+
+    def _moment_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The states that hold the first and second moments of a group's gradients, if its rule has any."""
+        raise AssertionError("subclasses say which")
+
+    def _rule(self, part: Together, factor: float) -> tuple[Rule, float]:
+        """How the parameters move, from `factor` times their whitened gradients, and the multiplier of that."""
+        raise AssertionError("subclasses define the rule")
 
     # ---- which parameters, laid out how -----------------------------------------------------------------------
 
     def _forget_layout(self) -> None:
         self._present: list[list[bool]] = []
-        self._flats: list[Flat] = []
+        self._parts: list[Together] = []
 
-    def _with_gradients(self) -> list[Flat]:
-        """The parameters that have gradients; laid out anew when those are others than in the last step."""
+    def _with_gradients(self) -> list[Together]:
+        """The parameters that have gradients; put together anew when those are others than in the last step."""
         present = [[p.grad is not None for p in group["params"]] for group in self.param_groups]
-        if present != self._present or any(self.state.get(f.params[0]) is not f.states[0] for f in self._flats):
+        if present != self._present or any(self.state.get(f.params[0]) is not f.states[0] for f in self._parts):
             groups = self.param_groups
-            self._flats = [f for group in groups for f in laid_out(group, self._names, self.state, self.alike)]
+            self._parts = [f for group in groups for f in put_together(group, self._names, self.state, self.alike)]
             self._present = present
-        return self._flats
+        return self._parts
 
     # ---- how far a step may go --------------------------------------------------------------------------------
 
-    def _bound_growth(self, moves: Sequence[tuple[Flat, Tensor, float]]) -> float:
+    def _clip_factor(self, moves: Sequence[Move]) -> float:
+        """What clipping leaves of the gradients; 0 to skip the step."""
+        if self.clip is None:
+            return 1.0
+        self.dual_norm = math.sqrt(sum(square for move in moves for square in move.squares))
+        return clip_factor(self.dual_norm, self.clip)
+
+    def _growth_factor(self, moves: Sequence[Move]) -> float:
         """The factor that keeps uses * |D|_2 of every repeated matrix below `growth`, D the step when balanced.
 
         A matrix that paths use T times turns a step D into a factor of up to (1 + |D|_2)^T on signals and gradients:
@@ -180,81 +207,97 @@ class PathOptimizer(Optimizer):
         if self.growth is None:
             return 1.0
         self.step_growth = 0.0
-        for flat, vector, alpha in moves:
-            repeated = [index for index, state in enumerate(flat.states) if "repeats" in state]
-            parts = flat.views(vector) if repeated else []
-            for index in repeated:
-                part, state = parts[index], flat.states[index]
-                step = (part * state["balancing"]).reshape(part.shape[0], -1)
-                direction = state.get("growth_direction")
-                if direction is None:
-                    direction = _generic_vector(step)
-                    for _ in range(8):  # from nowhere it takes longer to find the dominant direction
-                        _, direction = spectral_norm(step, direction)
-                length, direction = spectral_norm(step, direction)
-                if length > 0:  # a zero vector would never turn again
-                    state["growth_direction"] = direction
-                self.step_growth = max(self.step_growth, length * abs(alpha) * state["repeats"])
+        for move in moves:
+            for index, state in enumerate(move.part.states):
+                if "repeats" not in state:
+                    continue
+                uses = abs(move.alpha) * state["repeats"]
+                if move.rule.direction == GRADIENT and "growth_ratio" not in state:
+                    # Balanced, the step of a plain gradient is u: |u|_2 <= |u|_F, which clipping knows already.
+                    most = math.sqrt(move.squares[index]) * uses
+                    if most <= self.growth:
+                        state.pop("growth_direction", None)  # would be out of date when it is needed
+                        self.step_growth = max(self.step_growth, most)
+                        continue
+                self.step_growth = max(self.step_growth, _balanced_length(move, index) * uses)
         return min(1.0, self.growth / self.step_growth) if self.step_growth > 0 else 1.0
 
     # ---- the metric -------------------------------------------------------------------------------------------
 
-    def _refresh(self, flats: Sequence[Flat]) -> None:
+    def _refresh(self, parts: Sequence[Together]) -> None:
         """Measure again when it is time, or when a parameter has no metric yet."""
-        oldest = max(state.get("age", self.refresh_every) for flat in flats for state in flat.states)
+        oldest = max(state.get("age", self.refresh_every) for part in parts for state in part.states)
         if oldest >= self.refresh_every:
-            for flat in flats:
-                refuse_sparse(flat.names, flat.gradients())
+            for part in parts:
+                refuse_sparse(part.names, part.gradients())
             measured = self.measure()
             self.log_gamma_sq = measured.log_gamma_sq
-            parameters = dict(self.model.named_parameters())
             found: dict[Any, dict[str, Tensor]] = {}
-            for flat in flats:
-                rho, log_unit = flat.group["rho"], self._log_unit(flat.group, measured)
+            for part in parts:
+                rho, log_unit = part.group["rho"], self._log_unit(part.group, measured)
                 if (rho, log_unit) not in found:
-                    found[rho, log_unit] = inverse_metric(
+                    parameters = dict(self.model.named_parameters())
+                    found[rho, log_unit] = whitenings(
                         measured, parameters, rho, relative=self.relative, log_unit=log_unit
                     )
-                self._set_metric(flat, found[rho, log_unit], measured)
-            self._set_balancing(flats, measured, parameters)
-        for flat in flats:
-            for state in flat.states:
+                self._set_metric(part, found[rho, log_unit], measured)
+        for part in parts:
+            for state in part.states:
                 state["age"] += 1
 
     def _log_unit(self, group: dict[str, Any], measured: Measure) -> float | None:
         """log of what kappa is counted in, in place of gamma^2 itself."""
         return None
 
-    def _set_balancing(self, flats: Sequence[Flat], measured: Measure, parameters: Mapping[str, Tensor]) -> None:
-        """sqrt(K) at rho = 1 for the matrices that paths use repeatedly: what takes a step to balanced coordinates."""
-        repeats = self._geometry.structure(self.inputs()).repeats
-        if self.growth is None or not repeats:
-            return
-        balanced = metric(measured, parameters, rho=1.0, only=repeats)
-        for flat in flats:
-            for name, p, state in zip(flat.names, flat.params, flat.states):
-                if name in balanced:
-                    state["balancing"], state["repeats"] = balanced[name].sqrt().to(p), repeats[name]
-
-    def _set_metric(self, flat: Flat, inverses: dict[str, Tensor], measured: Measure) -> None:
-        flat.vector("whitening")
-        for name, p, state in zip(flat.names, flat.params, flat.states):
+    def _set_metric(self, part: Together, found: dict[str, Tensor], measured: Measure) -> None:
+        ratios: dict[str, Tensor | None] = {}
+        if self.growth is not None and measured.repeats:
+            parameters = dict(self.model.named_parameters())
+            ratios = balancing_ratios(measured, parameters, part.group["rho"], measured.repeats)
+        for name, p, state in zip(part.names, part.params, part.states):
             # A part that the last forward pass left out (another head, say) keeps the metric it has.
             if name in measured.kappa or "age" not in state:
-                largest = torch.finfo(p.dtype).max  # never inf: inf * 0 is no step
-                state["whitening"].copy_(inverses[name].sqrt().clamp(max=largest))
-                if not bool(state["whitening"].any()) and bool(p.grad.any()):  # type: ignore[union-attr]
+                whitening = found[name].expand(p.shape)
+                state["whitening"] = whitening
+                if not (_first(whitening) or bool(found[name].any())) and bool(p.grad.any()):  # type: ignore[union-attr]
                     _warn_of_no_path(name)
+            if name in ratios:
+                state["repeats"] = measured.repeats[name]
+                state.pop("growth_ratio", None)
+                if (ratio := ratios[name]) is not None:
+                    state["growth_ratio"] = ratio.to(p)
             state["age"] = 0
 
-    def _whiten(self, flats: Sequence[Flat]) -> float | None:
-        """u = grad / sqrt(K) in every `flat.whitened`; the factor that clips them, None to skip the step."""
-        for flat in flats:
-            flat.gather_gradients().mul_(flat.vector("whitening"))
-        if self.clip is None:
-            return 1.0
-        self.dual_norm = norm([flat.whitened for flat in flats])
-        return clip_factor(self.dual_norm, self.clip) or None
+
+@dataclass
+class Move:
+    """One step of some parameters while it is computed."""
+
+    part: Together
+    update: Update
+    squares: list[float] = field(default_factory=list)
+    """Squared lengths of the whitened gradients."""
+    rule: Rule = field(default_factory=lambda: Rule(GRADIENT))
+    alpha: float = 0.0
+
+
+def _balanced_length(move: Move, index: int) -> float:
+    """|D|_2 of one parameter in balanced coordinates, up to `alpha`."""
+    direction, state = move.update.direction(move.rule, index), move.part.states[index]
+    if "growth_ratio" in state:
+        direction = direction * state["growth_ratio"]
+    step = direction.reshape(direction.shape[0], -1)
+    start, iterations = state.get("growth_direction"), 2
+    if start is None:
+        start, iterations = _generic_vector(step), 18  # from nowhere it takes longer to find the dominant direction
+    length, start = spectral_norm(step, start, iterations)
+    if length > 0:  # a zero vector would never turn again
+        state["growth_direction"] = start
+    return length
+
+
+def _first(values: Tensor) -> float:
+    return float(values[(0,) * values.dim()]) if values.numel() else 0.0
 
 
 def _generic_vector(like: Tensor) -> Tensor:

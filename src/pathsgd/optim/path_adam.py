@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 
+from pathsgd._native.update_fallback import ADAM, Rule
 from pathsgd.kappa import Terms
 from pathsgd.measure import Measure
 from pathsgd.optim.base import PathOptimizer
-from pathsgd.optim.flat import Flat
+from pathsgd.optim.together import Together
 from pathsgd.recording import Output
 
 
@@ -87,24 +87,17 @@ class PathAdam(PathOptimizer):
         # divides a constant out again (eps is added to grad / kappa in this unit).
         return group.setdefault("log_gamma_sq_at_start", measured.log_scale) if self._kind == "paper" else None
 
-    def _update(self, flat: Flat, factor: float) -> tuple[Tensor, float]:
-        group, u, whitening = flat.group, flat.whitened, flat.vector("whitening")
-        lr, (beta1, beta2) = float(group["lr"]), group["betas"]
-        if group["weight_decay"]:
-            flat.scale_(1 - lr * group["weight_decay"])
-        u.mul_(factor)
-        if self._kind == "paper":
-            u.mul_(whitening)  # grad / kappa, up to the constant that Adam divides out again
-        average, square = flat.vector("exp_avg"), flat.vector("exp_avg_sq")
-        average.lerp_(u, 1 - beta1)
-        square.mul_(beta2).addcmul_(u, u, value=1 - beta2)
-        step = flat.states[0].get("step", 0) + 1
-        for state in flat.states:
+    def _moment_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return "exp_avg", "exp_avg_sq"
+
+    def _rule(self, part: Together, factor: float) -> tuple[Rule, float]:
+        group = part.group
+        step = part.states[0].get("step", 0) + 1
+        for state in part.states:
             state["step"] = step
+        beta1, beta2 = group["betas"]
         # m^ / (sqrt(v^) + eps) with both bias corrections moved into the step size and eps: two passes fewer.
         correction = (1 - beta2**step) ** 0.5
-        torch.sqrt(square, out=u).add_(group["eps"] * correction)
-        torch.div(average, u, out=u)
-        if self._kind == "invariant":
-            u.mul_(whitening)
-        return u, -lr * correction / (1 - beta1**step)
+        invariant = self._kind == "invariant"  # else grad / kappa, up to the constant that Adam divides out again
+        rule = Rule(ADAM, factor, betas=(beta1, beta2), eps=group["eps"] * correction, whitens=invariant)
+        return rule, -float(group["lr"]) * correction / (1 - beta1**step)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from pathsgd._native.update_fallback import GRADIENT, MOMENTUM, NESTEROV, Rule
 from pathsgd.kappa import Terms
 from pathsgd.optim.base import PathOptimizer
-from pathsgd.optim.flat import Flat
+from pathsgd.optim.together import Together
 from pathsgd.recording import Output
 
 
@@ -75,17 +75,12 @@ class PathSGD(PathOptimizer):
         if group["nesterov"] and group["momentum"] == 0:
             raise ValueError("nesterov needs momentum")
 
-    def _update(self, flat: Flat, factor: float) -> tuple[Tensor, float]:
-        group, u, whitening = flat.group, flat.whitened, flat.vector("whitening")
+    def _moment_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["momentum"] else ()
+
+    def _rule(self, part: Together, factor: float) -> tuple[Rule, float]:
+        group = part.group
         lr, momentum = float(group["lr"]), group["momentum"]
-        if group["weight_decay"]:
-            flat.scale_(1 - lr * group["weight_decay"])
         if not momentum:
-            return u.mul_(whitening), -lr * factor
-        buffer = flat.vector("momentum_buffer")
-        buffer.mul_(momentum).add_(u, alpha=factor)
-        if group["nesterov"]:
-            u.mul_(factor).add_(buffer, alpha=momentum).mul_(whitening)
-        else:
-            torch.mul(buffer, whitening, out=u)
-        return u, -lr
+            return Rule(GRADIENT), -lr * factor
+        return Rule(NESTEROV if group["nesterov"] else MOMENTUM, factor, momentum), -lr

@@ -1,0 +1,105 @@
+"""The squared network of one recurrent layer: its sequences and products, by the kernel.
+
+The structures mirror those of squared.h. `pathsgd.doubling` and torch do the same where there is no kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from pathsgd._native import calls
+from pathsgd._native.calls import C_TYPES, call_kernel, pointer
+from pathsgd._native.loader import thread_count
+
+_INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
+
+
+class _SquaredCall(ctypes.Structure):
+    _fields_ = [
+        ("steps", _INT),
+        ("hidden", _INT),
+        ("every_step", _INT),
+        ("threads", _INT),
+        ("w_rec", _POINTER),
+        ("u", _POINTER),
+        ("v", _POINTER),
+        ("h", _POINTER),
+        ("delta", _POINTER),
+        ("inverse_rho", ctypes.c_double),
+    ]
+
+
+class _SquaredProductsCall(ctypes.Structure):
+    _fields_ = [
+        *((name, _INT) for name in ("rows", "columns", "threads")),
+        *((name, _POINTER) for name in ("w", "x", "y", "into", "out")),
+    ]
+
+
+def squared_sequences(
+    weight_hh: Tensor, u: Tensor, v: Tensor, steps: int, every_step: bool, inv_rho: float = 1.0
+) -> tuple[Tensor, Tensor] | None:
+    """States and derivatives of the squared network of one recurrent layer, or None when no kernel can do it.
+
+        h_1 = u,  h_{s+1} = A h_s + u        delta_T = v,  delta_s = A^T delta_{s+1} (+ v if every_step)
+
+    A = weight_hh ** 2, T = steps. Row s-1 of the results, each (T, H) and of the type of u, holds h_s rho^-(s-1) and
+    delta_s rho^-(T-s) with rho = 1 / inv_rho: choose rho near the Perron root of A and neither overflows.
+    """
+    library = calls.load().library
+    kinds = (weight_hh.dtype, u.dtype)
+    if (
+        library is None
+        or any(t.device.type != "cpu" for t in (weight_hh, u, v))
+        or any(kind not in C_TYPES for kind in kinds)
+        or kinds == (torch.float64, torch.float32)
+    ):
+        return None
+    hidden = weight_hh.shape[0]
+    if weight_hh.shape != (hidden, hidden) or u.shape != (hidden,) or v.shape != (hidden,) or v.dtype != u.dtype:
+        raise ValueError(
+            f"weight_hh {tuple(weight_hh.shape)} must be square, u {tuple(u.shape)} {u.dtype} and "
+            f"v {tuple(v.shape)} {v.dtype} vectors of its size and of one type"
+        )
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, not {steps}")
+    weight_hh, u, v = (t.detach().contiguous() for t in (weight_hh, u, v))
+    h, delta = u.new_empty(steps, hidden), u.new_empty(steps, hidden)
+    call_kernel(
+        library,
+        f"pathsgd_squared_{C_TYPES[kinds[0]]}_{C_TYPES[kinds[1]]}",
+        _SquaredCall(
+            steps,
+            hidden,
+            every_step,
+            thread_count(),
+            pointer(weight_hh),
+            pointer(u),
+            pointer(v),
+            pointer(h),
+            pointer(delta),
+            inv_rho,
+        ),
+    )
+    return h, delta
+
+
+def squared_products(
+    weight: Tensor, x: Tensor | None = None, y: Tensor | None = None, *, into: bool = True, out: bool = True
+) -> tuple[Tensor | None, Tensor | None]:
+    """W^2 x (n,) and (W^2)^T y (m,) in float64, W (n, m) squared elementwise; x, y: float64, None for ones."""
+    library, weight = calls.load().library, weight.detach()
+    if library is None or not weight.is_cpu or weight.dtype not in C_TYPES:
+        squared = weight.to(torch.float64).square()
+        by_x = None if not into else squared.sum(1) if x is None else squared @ x
+        return by_x, None if not out else squared.sum(0) if y is None else y @ squared
+    weight, rows, columns = weight.contiguous(), weight.shape[0], weight.shape[1]
+    by_x = torch.empty(rows, dtype=torch.float64) if into else None
+    by_y = torch.empty(columns, dtype=torch.float64) if out else None
+    arguments = [pointer(t) for t in (weight, x, y, by_x, by_y)]
+    call = _SquaredProductsCall(rows, columns, thread_count(), *arguments)
+    call_kernel(library, "pathsgd_squared_products_" + C_TYPES[weight.dtype], call)
+    return by_x, by_y

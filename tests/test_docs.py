@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
+import shlex
 from importlib import import_module
 from pathlib import Path
 
@@ -12,10 +13,14 @@ import torch
 
 import pathsgd
 from casework import between
+from pathsgd.lab.cli import COMMANDS, main
+from pathsgd.lab.systems import SYSTEMS
+from pathsgd.lab.tasks import TASKS
 from pathsgd.rules import RULES
 from pathsgd.rules.__main__ import covered, refused
 
 DOCS = Path(__file__).parents[1] / "docs"
+PLACES = ("src/pathsgd", ".", "src/pathsgd/rules", "src/pathsgd/lab/tasks", "src/pathsgd/lab/systems")
 
 
 def test_the_tables_of_rules_are_up_to_date() -> None:
@@ -47,9 +52,27 @@ def test_examples_in_docstrings_run(module: str) -> None:
 
 def test_the_pages_name_files_that_exist() -> None:
     root = DOCS.parent
-    for page in ("math.md", "extending.md"):
+    for page in ("math.md", "extending.md", "lab.md"):
         for name in set(re.findall(r"`?((?:[a-z_]+/)*[a-z_]+\.py)`?", (DOCS / page).read_text())):
-            assert any((root / place / name).exists() for place in ("src/pathsgd", ".", "src/pathsgd/rules")), (
+            assert any((root / place / name).exists() for place in PLACES), (
                 page,
                 name,
             )
+
+
+def test_the_commands_of_the_lab_s_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the order of the page, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATHSGD_DATA", str(tmp_path / "data"))
+    blocks = re.findall(r"```sh\n(.*?)```", (DOCS / "lab.md").read_text(), re.DOTALL)
+    commands = [shlex.split(line) for block in blocks for line in block.splitlines()]
+    assert {words[1] for words in commands} >= set(COMMANDS) - {"demo", "inspect"}
+    for program, *words in commands:
+        assert program == "pathsgd" and main(words) == 0, (words, capsys.readouterr().err)
+
+
+def test_the_lab_s_page_names_every_task_and_system() -> None:
+    page = (DOCS / "lab.md").read_text()
+    assert all(f"`{name}`" in page for name in (*TASKS, *SYSTEMS))

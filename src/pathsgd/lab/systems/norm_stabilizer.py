@@ -20,9 +20,10 @@ from pathsgd.lab.tasks.base import Batch, State, Task
 class NormStabilizerSystem(PlainSystem):
     """Plain ReLU net from the identity, with a penalty on changes of |h_t|.
 
-    Follows Krueger and Memisevic (2015): beta = 500, identity start.  Deviates: their best character model has a
-    rectifier with a threshold ("TRec" in the paper's table); here it is the ordinary rectifier.  With a carried state,
-    h_0 is the last state of the previous window.
+    Follows Krueger and Memisevic (2015): the penalty, beta = 500, and a recurrent matrix that starts from the identity.
+    Deviates: the figure that Neyshabur et al. (2016) quote is of a rectifier with a threshold ("TRec"); here it is the
+    ordinary one.  Input and output weights start as for RNN-ReLU, with Adam.  With a carried state, h_0 is the last
+    state of the previous window.
     """
 
     name: ClassVar[str] = "norm_stabilizer"

@@ -96,7 +96,8 @@ class UrnnSystem(System):
 
     Follows Arjovsky et al. (2015): 512 complex units, phases from U[-pi, pi], reflection vectors from U[-1, 1], input
     and output weights as Glorot and Bengio (2010), b = 0, h_0 learned from U[-sqrt(3 / 2H), sqrt(3 / 2H)].  Deviates
-    from the authors' public program, which leaves the Fourier transforms out and adds a learned real scale.
+    from the authors' public program, which leaves the Fourier transforms out, adds a learned real scale, and draws
+    phases and reflections from Glorot and Bengio's range, b from U[-0.01, 0.01] and h_0 from a range sqrt(2) wider.
     """
 
     name: ClassVar[str] = "urnn"

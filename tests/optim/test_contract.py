@@ -46,6 +46,15 @@ def test_every_parameter_moves_at_every_step(case, make):
     assert fired == ["before", "after"] * 3
 
 
+def test_a_graph_that_needs_the_values_before_the_step_refuses_its_backward(mlp, make):
+    """autograd notices that parameters have changed, as after a step of torch's own optimisers."""
+    optimizer, loss = make(mlp.model), mlp.loss()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def test_the_loss_falls(case, make):
     optimizer, before = make(case.model), case.loss().item()
     case.train(optimizer, 10)

@@ -128,6 +128,8 @@ class Update:
         else:
             self._call.alpha, self._call.keep = alpha, keep
             self._run("apply", rule)
+            # The kernel writes past autograd's bookkeeping: a graph that still needs the old values must find out.
+            torch.autograd.graph.increment_version(self._operands.parameters)
 
     def _run(self, name: str, rule: Rule | None, *more: Any) -> None:
         call = self._call

@@ -14,7 +14,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 FOLDER = Path("src/pathsgd/_native")
-SOURCES = [str(FOLDER / name) for name in ("kernel.cpp", "forward.cpp", "backward.cpp", "squared.cpp", "update.cpp")]
+PARTS = ("kernel", "forward", "backward", "squared", "sums", "update")
+SOURCES = [str(FOLDER / f"{part}.cpp") for part in PARTS]
 HEADERS = sorted(str(path) for path in FOLDER.glob("*.h"))
 FLAGS = ["-std=c++17", "-O3", "-g0", "-ffp-contract=fast", "-fvisibility=hidden"]
 PROCESSORS = {  # what takes the compiler longest comes first: they are built side by side

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from pathsgd import doubling
-from pathsgd._native import squared_products
+from pathsgd._native import SquaredSums, squared_products
 from pathsgd.rules.base import Nodes, Recording, Step, Value
 from pathsgd.rules.pointwise import Same
 from pathsgd.rules.recurrent import Call
@@ -161,7 +161,7 @@ def _every_step(recording: Recording, recurrent: Step, linear: Step, total: int)
 
 
 # Rounding errors add up from step to step; measured, float32 keeps to 1e-5 of each entry for this many.
-_FLOAT32_STEPS = 2048
+_FLOAT32_STEPS = 1024
 
 
 def kappa1(
@@ -170,7 +170,7 @@ def kappa1(
     """kappa1 / gamma^2 of every parameter of a plain net, constant dimensions kept at size 1.
 
     root: a guess of the Perron root of A, `next_root` of the last measurement; only a scale, so it need not be exact.
-    exact: in float64; otherwise in float32 where the weights are and `_Sums.is_certain` vouches for the result.
+    exact: in float64; otherwise in float32 where the weights are and `is_certain` vouches for the result.
     """
     weights = {name: parameters[name].detach() for name in (net.w_in, net.w_rec, net.w_out)}
     embedded = None if net.embedding is None else squared_products(parameters[net.embedding], into=False)[1]
@@ -179,73 +179,48 @@ def kappa1(
     assert u is not None and v is not None
     for bias in net.biases:
         u += parameters[bias].detach().to(u).square()
-    w_rec, sums = weights[net.w_rec], None
+    w_rec, guessed = weights[net.w_rec], root is not None
+    if root is None:
+        root = max(1.0, doubling.perron_root(w_rec.to(u).square()))
+    sums = None
     if not exact and w_rec.dtype == torch.float32 and net.steps <= _FLOAT32_STEPS:
-        sums = _Sums.of(net, w_rec, u.float(), v.float(), root)
-        sums = sums if sums.is_certain() else None
-    sums = sums or _Sums.of(net, w_rec, u, v, root)
-    log_scale = (net.steps - 1) * math.log(sums.root)
-    total = float(v @ sums.out.to(v))
-    if root is not None and not 1e-200 < total < 1e200:
+        sums = doubling.sums(w_rec, u, v, net.steps, net.every_step, root, torch.float32)
+    if sums is None or not is_certain(sums):
+        sums = doubling.sums(w_rec, u, v, net.steps, net.every_step, root, torch.float64)
+    log_scale = (net.steps - 1) * math.log(root)
+    total = float(v @ sums.out)
+    if guessed and not 1e-200 < total < 1e200:
         return kappa1(net, parameters, None, exact=exact)  # the guess was too far off for this many steps
     rows, one_step = net.steps if net.every_step else 1, math.exp(-log_scale)
     if net.b_out:
         total += float(parameters[net.b_out].detach().to(v).square().sum()) * rows * one_step
     divisor = total or 1.0
     into, out = sums.into / divisor, sums.out / divisor
-    found = {net.w_rec: sums.recurrent.div_(sums.root * divisor), net.w_out: out[None, :]}
+    found = {net.w_rec: sums.recurrent.div_(root * divisor), net.w_out: out[None, :]}
     found.update({bias: into for bias in net.biases})
-    flow = {net.w_rec: torch.linalg.vecdot(sums.h, sums.delta, dim=0).to(v) / divisor}
+    flow = {net.w_rec: sums.flow / divisor}
     if embedded is None or net.embedding is None:
         found[net.w_in] = into[:, None]
     else:
-        found[net.w_in] = torch.outer(into, embedded.to(into))
-        _, back = squared_products(weights[net.w_in], None, into.double(), into=False)
+        found[net.w_in] = torch.outer(into, embedded)
+        _, back = squared_products(weights[net.w_in], None, into, into=False)
         assert back is not None
         found[net.embedding], flow[net.embedding] = back[None, :], embedded * back
     if net.b_out:
         found[net.b_out] = torch.full((1,), rows * one_step / divisor, dtype=torch.float64)
     log_gamma_sq = math.log(total) + log_scale if total > 0 else -math.inf
-    return PlainKappa(found, flow, log_gamma_sq, sums.h, sums.delta, sums.root, divisor)
+    return PlainKappa(found, flow, log_gamma_sq, sums.h, sums.delta, root, divisor)
 
 
-@dataclass(frozen=True)
-class _Sums:
-    """The sequences of a plain net and their sums over time, in the common scale r^(T-1)."""
+def is_certain(sums: SquaredSums) -> bool:
+    """Whether no sum depends on a number that was too small or too large for the dtype of its sequences.
 
-    h: Tensor
-    delta: Tensor
-    root: float
-    into: Tensor
-    """sum_s delta_s, (H,)"""
-    out: Tensor
-    """Sum of h_s over the steps with outputs, (H,)"""
-    recurrent: Tensor
-    """r sum_s delta_{s+1} h_s^T, (H, H)"""
-
-    @classmethod
-    def of(cls, net: PlainNet, w_rec: Tensor, u: Tensor, v: Tensor, root: float | None) -> _Sums:
-        h, delta, root = doubling.sequences(w_rec, u, v, net.steps, every_step=net.every_step, root=root)
-        # What is left of h_s is r^-(T-s) times its row, of delta_s r^-(s-1) times its row.
-        fade = None
-        if root > 1:
-            fade = (root ** -torch.arange(net.steps, dtype=torch.float64, device=u.device)).to(u.dtype)
-        into = delta.sum(0) if fade is None else fade @ delta
-        out = h[-1] if not net.every_step else h.sum(0) if fade is None else fade.flip(0) @ h
-        return cls(h, delta, root, into, out, delta[1:].t() @ h[:-1])
-
-    def is_certain(self) -> bool:
-        """Whether no result depends on a number that was too small or too large for the dtype.
-
-        All terms are nonnegative. What underflows is below `tiny` times the largest factor it meets, and may grow on
-        its way as entries differ: a result far above that many such losses has not lost anything.
-        """
-        steps, hidden = self.h.shape
-        largest = max(float(self.h.amax()), float(self.delta.amax()))
-        results = [self.into, self.out] + ([self.recurrent] if steps > 1 else [])
-        least = min(float(result.amin()) for result in results)
-        tiny = torch.finfo(self.h.dtype).tiny
-        return largest < tiny**-0.5 and least > 1e12 * steps * hidden * tiny * largest
+    All terms are nonnegative. What underflows is below `tiny` times the largest factor it meets, and may grow on its
+    way as entries differ: a result far above that many such losses has not lost anything.
+    """
+    steps, hidden = sums.h.shape
+    tiny = torch.finfo(sums.h.dtype).tiny
+    return sums.largest < tiny**-0.5 and sums.least > 1e12 * steps * hidden * tiny * sums.largest
 
 
 def kappa2(net: PlainNet, parameters: Mapping[str, Tensor], first: PlainKappa) -> dict[str, Tensor]:

@@ -18,6 +18,9 @@ int pathsgd_backward_double(const pathsgd::BackwardCall<double>*);
 int pathsgd_squared_float_float(const pathsgd::SquaredCall<float, float>*);
 int pathsgd_squared_float_double(const pathsgd::SquaredCall<float, double>*);
 int pathsgd_squared_double_double(const pathsgd::SquaredCall<double, double>*);
+int pathsgd_squared_sums_float_float(pathsgd::SquaredSumsCall<float, float>*);
+int pathsgd_squared_sums_float_double(pathsgd::SquaredSumsCall<float, double>*);
+int pathsgd_squared_sums_double_double(pathsgd::SquaredSumsCall<double, double>*);
 int pathsgd_squared_products_float(const pathsgd::SquaredProductsCall<float>*);
 int pathsgd_square_sums_float(const pathsgd::UpdateCall<float>*, double*);
 int pathsgd_moments_float(const pathsgd::UpdateCall<float>*);
@@ -181,6 +184,40 @@ void run_squared(Kernel kernel, long steps, long hidden, bool every) {
   expect_same("squared delta", got_delta, delta);
 }
 
+// Sums over the sequences that `run_squared` has checked.
+template <class W, class F, class Kernel, class Sums>
+void run_sums(Kernel kernel, Sums sums, long steps, long hidden, bool every) {
+  const auto w = random<W>(hidden * hidden);
+  auto u = random<double>(hidden), v = random<double>(hidden);
+  for (long n = 0; n < hidden; n++) u[n] += 1.125, v[n] += 1.125;
+  const vector<F> u_as(u.begin(), u.end()), v_as(v.begin(), v.end());
+  const double scale = 1.0 / hidden;
+  vector<F> h(steps * hidden), delta(steps * hidden), got_h(steps * hidden), got_delta(steps * hidden);
+  const pathsgd::SquaredCall<W, F> sequences{steps,       hidden,      every,    3,            w.data(),
+                                             u_as.data(), v_as.data(), h.data(), delta.data(), scale};
+  failures += kernel(&sequences);
+  vector<double> into(hidden), out(hidden), flow(hidden), recurrent(hidden * hidden);
+  for (long s = 0; s < steps; s++)
+    for (long n = 0; n < hidden; n++) {
+      into[n] += std::pow(scale, s) * delta[s * hidden + n];
+      if (every || s == steps - 1) out[n] += std::pow(scale, steps - 1 - s) * h[s * hidden + n];
+      flow[n] += double(h[s * hidden + n]) * delta[s * hidden + n];
+      for (long k = 0; k < hidden && s + 1 < steps; k++)
+        recurrent[n * hidden + k] += double(delta[(s + 1) * hidden + n]) * h[s * hidden + k];
+    }
+  vector<double> got_into(hidden), got_out(hidden), got_flow(hidden);
+  vector<F> got(hidden * hidden);
+  pathsgd::SquaredSumsCall<W, F> call{steps,  hidden,           every,           3,
+                                      w.data(), u.data(),         v.data(),        got_h.data(),
+                                      got_delta.data(), scale,    got_into.data(), got_out.data(),
+                                      got_flow.data(), got.data(), 0,              0};
+  failures += sums(&call);
+  expect_same("sum of delta", got_into, into);
+  expect_same("sum of h", got_out, out);
+  expect_same("flow", got_flow, flow);
+  expect_same("sum of delta h^T", got, recurrent);
+}
+
 void run_squared_products(long rows, long columns) {
   const auto w = random<float>(rows * columns);
   vector<double> x = random<double>(columns), y = random<double>(rows), into(rows), out(columns);
@@ -288,6 +325,10 @@ int main() {
           run_squared<float, float>(pathsgd_squared_float_float, steps, hidden, every);
           run_squared<float, double>(pathsgd_squared_float_double, steps, hidden, every);
           run_squared<double, double>(pathsgd_squared_double_double, steps, hidden, every);
+          run_sums<float, float>(pathsgd_squared_float_float, pathsgd_squared_sums_float_float, steps, hidden, every);
+          run_sums<float, double>(pathsgd_squared_float_double, pathsgd_squared_sums_float_double, steps, hidden, every);
+          run_sums<double, double>(pathsgd_squared_double_double, pathsgd_squared_sums_double_double, steps, hidden,
+                                   every);
         }
   }
   std::printf("%d failures\n", failures);

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pathsgd._native import calls, loader, squared_products, squared_sequences
+from pathsgd._native import calls, loader, squared_products, squared_sequences, squared_sums
 
 KINDS = [(torch.float32, torch.float32), (torch.float32, torch.float64), (torch.float64, torch.float64)]
 
@@ -129,3 +129,41 @@ def test_squared_products_on_two_threads(kernel: loader.Loaded, two_threads: Non
     by_x, by_y = squared_products(w)
     torch.testing.assert_close(by_x, w.double().square().sum(1))
     torch.testing.assert_close(by_y, w.double().square().sum(0))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    hidden=st.one_of(st.integers(1, 40), st.sampled_from([255, 257, 300])),
+    steps=st.sampled_from([1, 2, 3, 30, 300]),
+    every_step=st.booleans(),
+    kind=st.sampled_from(KINDS),
+)
+def test_sums_over_the_sequences(
+    kernel: loader.Loaded, hidden: int, steps: int, every_step: bool, kind: tuple[torch.dtype, torch.dtype]
+) -> None:
+    torch.manual_seed(0)
+    w = torch.randn(hidden, hidden, dtype=kind[0]) / (4 * hidden) ** 0.5
+    u, v = torch.rand(2, hidden, dtype=torch.float64) + 0.1
+    found = squared_sums(w, u, v, steps, every_step, 1 / 1.2, kind[1])
+    if kernel.library is None:
+        assert found is None
+        return
+    assert found is not None
+    h, delta = recurrence(w, u, v, steps, every_step, 1 / 1.2)
+    fade = torch.tensor(1 / 1.2, dtype=torch.float64) ** torch.arange(steps)
+    expected = (
+        h, delta, (fade[:, None] * delta).sum(0), (fade.flip(0)[:, None] * h).sum(0) if every_step else h[-1],
+        (h * delta).sum(0), torch.einsum("si,sj->ij", delta[1:], h[:-1]),
+    )  # fmt: skip
+    rtol = (1e-6 if kind[1] == torch.float32 else 1e-14) * (steps + 20)
+    for a, b in zip(found[:6], expected):
+        torch.testing.assert_close(a.double(), b, rtol=rtol, atol=1e-34)  # flushed to zero below
+    assert found.largest == pytest.approx(float(torch.maximum(h.max(), delta.max())), rel=rtol)
+    sums = [*expected[2:4], *([expected[5]] if steps > 1 else [])]
+    assert found.least == pytest.approx(min(float(t.min()) for t in sums), rel=rtol, abs=1e-34)
+
+
+def test_sums_that_overflow_say_so(kernel: loader.Loaded) -> None:
+    w, u = torch.full((4, 4), 3.0), torch.ones(4, dtype=torch.float64)
+    found = squared_sums(w, u, u, 100, False, 1.0, torch.float32)
+    assert found is None if kernel.library is None else found is not None and found.largest == float("inf")

@@ -3,7 +3,7 @@
 from pathsgd._native.calls import Gradients, Needs, backward, forward
 from pathsgd._native.layout import Layout
 from pathsgd._native.loader import Backend, load
-from pathsgd._native.squared import squared_products, squared_sequences
+from pathsgd._native.squared import SquaredSums, squared_products, squared_sequences, squared_sums
 from pathsgd._native.update import inverse_root, spectral_norm
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Gradients",
     "Layout",
     "Needs",
+    "SquaredSums",
     "backward",
     "forward",
     "inverse_root",
@@ -18,4 +19,5 @@ __all__ = [
     "spectral_norm",
     "squared_products",
     "squared_sequences",
+    "squared_sums",
 ]

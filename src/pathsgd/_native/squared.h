@@ -19,6 +19,21 @@ struct SquaredCall {
   double inverse_rho;
 };
 
+// The sequences and their sums over time, in the common scale rho^(T-1); s = 0 .. T-1:
+//   into = sum rho^-s delta_s    out = sum rho^-(T-1-s) h_s, or the last h    flow = sum h_s delta_s
+//   recurrent = sum delta_{s+1} h_s^T, (hidden, hidden)
+template <class W, class F>
+struct SquaredSumsCall {
+  int64_t steps, hidden, every_step, threads;
+  const W* w_rec;
+  const double *u, *v;
+  F *h, *delta;
+  double inverse_rho;
+  double *into, *out, *flow;  // (hidden)
+  F* recurrent;
+  double largest, least;  // of the entries of h and delta; of those of into, out and recurrent (of the first two if T = 1)
+};
+
 // Products with W squared elementwise, in float64: into = W^2 x, out = (W^2)^T y.
 template <class W>
 struct SquaredProductsCall {

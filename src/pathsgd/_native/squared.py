@@ -6,6 +6,7 @@ The structures mirror those of squared.h. `pathsgd.doubling` and torch do the sa
 from __future__ import annotations
 
 import ctypes
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from pathsgd._native.calls import C_TYPES, call_kernel, pointer
 from pathsgd._native.loader import thread_count
 
 _INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
+_TOO_NARROW = (torch.float64, torch.float32)  # weights that the type of the computation cannot hold
 
 
 class _SquaredCall(ctypes.Structure):
@@ -55,7 +57,7 @@ def squared_sequences(
         library is None
         or any(t.device.type != "cpu" for t in (weight_hh, u, v))
         or any(kind not in C_TYPES for kind in kinds)
-        or kinds == (torch.float64, torch.float32)
+        or kinds == _TOO_NARROW
     ):
         return None
     hidden = weight_hh.shape[0]
@@ -85,6 +87,57 @@ def squared_sequences(
         ),
     )
     return h, delta
+
+
+class _SquaredSumsCall(ctypes.Structure):
+    _fields_ = [
+        *((name, _INT) for name in ("steps", "hidden", "every_step", "threads")),
+        *((name, _POINTER) for name in ("w_rec", "u", "v", "h", "delta")),
+        ("inverse_rho", ctypes.c_double),
+        *((name, _POINTER) for name in ("into", "out", "flow", "recurrent")),
+        *((name, ctypes.c_double) for name in ("largest", "least")),
+    ]
+
+
+class SquaredSums(NamedTuple):
+    """Sequences h and delta (T, H) of `squared_sequences` and their sums over time, s = 0 .. T-1, scale rho^(T-1)."""
+
+    h: Tensor
+    delta: Tensor
+    into: Tensor
+    """sum rho^-s delta_s, (H,) float64"""
+    out: Tensor
+    """sum rho^-(T-1-s) h_s over the steps with outputs, (H,) float64"""
+    flow: Tensor
+    """sum h_s .* delta_s, (H,) float64"""
+    recurrent: Tensor
+    """sum delta_{s+1} h_s^T, (H, H)"""
+    largest: float
+    """Largest entry of h and delta; infinite where anything is not finite."""
+    least: float
+    """Least entry of into, out and, for more than one step, recurrent."""
+
+
+def squared_sums(
+    weight_hh: Tensor, u: Tensor, v: Tensor, steps: int, every_step: bool, inv_rho: float, dtype: torch.dtype
+) -> SquaredSums | None:
+    """What kappa1 of a plain recurrent net is made of, computed in `dtype`; None where no kernel can do it.
+
+    weight_hh (H, H); u, v: (H,) float64. See `squared_sequences` for the rest.
+    """
+    library, kinds = calls.load().library, (weight_hh.dtype, dtype)
+    on_cpu = weight_hh.is_cpu and u.is_cpu and v.is_cpu
+    if library is None or not on_cpu or any(kind not in C_TYPES for kind in kinds) or kinds == _TOO_NARROW:
+        return None
+    hidden, weight_hh = weight_hh.shape[0], weight_hh.detach().contiguous()
+    h, delta = (torch.empty(steps, hidden, dtype=dtype) for _ in range(2))
+    into, out, flow = torch.empty(3, hidden, dtype=torch.float64)
+    recurrent = torch.empty(hidden, hidden, dtype=dtype)
+    inputs = [pointer(t) for t in (weight_hh, u, v, h, delta)]
+    outputs = [pointer(t) for t in (into, out, flow, recurrent)]
+    call = _SquaredSumsCall(steps, hidden, every_step, thread_count(), *inputs, inv_rho, *outputs)
+    call_kernel(library, f"pathsgd_squared_sums_{C_TYPES[kinds[0]]}_{C_TYPES[kinds[1]]}", call)
+    return SquaredSums(h, delta, into, out, flow, recurrent, call.largest, call.least)
 
 
 def squared_products(

@@ -66,20 +66,20 @@ class Operands:
 
 
 class Update:
-    """The passes of one step. Made for each step: it holds the addresses of tensors that may change between two."""
+    """The passes of a step. It may serve many steps: `renew` looks up what has moved in memory since the last one."""
 
     def __init__(self, operands: Operands) -> None:
         library = load().library
-        fits = library is not None and _fits(operands)
         self._operands = operands
-        self._call = _UpdateCall() if fits else None
-        if self._call is not None:
-            self._library, self._type = library, _C_TYPES[operands.parameters[0].dtype]
+        self._call = None
+        if library is not None and _fits(operands):
+            self._dtype = operands.parameters[0].dtype
+            self._library, self._type = library, _C_TYPES[self._dtype]
+            self._call = _UpdateCall()
             self._fill(self._call)
 
     def _fill(self, call: _UpdateCall) -> None:
-        o = self._operands
-        gradients = [g if g.is_contiguous() else g.contiguous() for g in o.gradients]
+        o, count = self._operands, len(self._operands.parameters)
         whitenings, layouts = [], []
         for w in o.whitenings:
             layout = _matrix_of(w)
@@ -88,15 +88,32 @@ class Update:
                 layout = 1, w.numel(), 0, 1
             whitenings.append(w)
             layouts.append(layout)
-        count = len(gradients)
-        numbers, addresses = _INT * count, _POINTER * count
+        numbers = _INT * count
         arrays: list[Any] = [numbers(*column) for column in zip(*layouts)]
-        arrays += [addresses(*[t.data_ptr() for t in ts]) for ts in (o.parameters, gradients, whitenings)]
-        arrays += [addresses(*[t.data_ptr() for t in ts]) if ts else None for ts in (o.first, o.second)]
-        self._kept = gradients, whitenings, arrays
-        call.count, call.threads = count, thread_count()
+        for tensors in (o.parameters, o.gradients, whitenings, o.first, o.second):
+            arrays.append(numbers(*[t.data_ptr() for t in tensors]) if tensors else None)
+        self._kept = whitenings, arrays
+        self._addresses = arrays[4], arrays[5]
+        call.count = count
         (call.rows, call.columns, call.row_strides, call.column_strides, call.parameters, call.gradients,
          call.whitenings, call.first, call.second) = [a and ctypes.addressof(a) for a in arrays]  # fmt: skip
+        self.renew(o.gradients)
+
+    def renew(self, gradients: Sequence[Tensor]) -> None:
+        """Another step with the same parameters, whitenings and moments, and these gradients."""
+        self._operands.gradients = gradients
+        call = self._call
+        if call is None:
+            return
+        dtype = self._dtype
+        if any(t.dtype is not dtype for ts in (self._operands.parameters, gradients) for t in ts):
+            self._call = None  # somebody has changed the model's type: torch says what it thinks of that
+            return
+        self._dense = gradients = [g if g.is_contiguous() else g.contiguous() for g in gradients]
+        at_parameters, at_gradients = self._addresses
+        at_parameters[:] = [p.data_ptr() for p in self._operands.parameters]
+        at_gradients[:] = [g.data_ptr() for g in gradients]
+        call.threads = thread_count()
 
     def square_sums(self) -> list[float]:
         """sum u^2 of each parameter, in float64."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ class Together:
     def __init__(self, group: dict[str, Any], names: list[str], params: list[Tensor], states: list[dict[str, Any]]):
         self.group, self.names, self.params, self.states = group, names, params, states
         self._moments: dict[str, list[Tensor]] = {}
+        self._update: Update | None = None
+        self._used: list[Tensor] = []
 
     def moments(self, key: str) -> list[Tensor]:
         """State `key` of every parameter, in its shape; zero where a parameter has none yet."""
@@ -39,7 +42,14 @@ class Together:
     def update(self, keys: Sequence[str]) -> Update:
         """The passes of this step, with the states `keys` as first and second moments."""
         whitenings = [state["whitening"] for state in self.states]
-        return Update(Operands(self.params, self.gradients(), whitenings, *(self.moments(key) for key in keys)))
+        moments = [self.moments(key) for key in keys]
+        used = [*whitenings, *(m[0] for m in moments)]
+        # The operands of the last step serve again while they are the same tensors (not only equal ones).
+        if self._update is None or len(used) != len(self._used) or not all(map(operator.is_, used, self._used)):
+            self._update, self._used = Update(Operands(self.params, self.gradients(), whitenings, *moments)), used
+        else:
+            self._update.renew(self.gradients())
+        return self._update
 
 
 def put_together(group: dict[str, Any], names: dict[int, str], state: Any, alike: Iterable[str]) -> list[Together]:

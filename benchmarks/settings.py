@@ -6,10 +6,13 @@ the same run; denormals are flushed for everyone.
 
 from __future__ import annotations
 
+import os
+import platform
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -124,6 +127,23 @@ def interleaved(functions: dict[str, Callable[[], object]], seconds: float, most
             taken[name].append(time.perf_counter() - before)
         rounds += 1
     return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def machine() -> dict[str, object]:
+    """What a record says about where it was taken."""
+    processor = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        processor = names[0] if names else processor
+    return {
+        "processor": processor,
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "backend": str(pathsgd.nn.backend()),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
 
 
 def gemm_peak(seconds: float = 1.0) -> float:

@@ -43,6 +43,8 @@ class Measure:
     repeats: Mapping[str, int] = field(default_factory=dict)
     free: frozenset[str] | None = None
     """Parameters that some rescaling changes, where they are known already."""
+    next_root: float | None = None
+    """Where to start the next measurement of a plain recurrent net; it changes the last bits of the result."""
 
     def is_free(self, name: str) -> bool:
         """Whether some rescaling changes this parameter."""
@@ -106,7 +108,6 @@ class Geometry:
     def __init__(self, model: nn.Module, output: Output = None) -> None:
         self.model, self.output = model, output
         self._structures: dict[Any, Structure] = {}
-        self._roots: dict[plain.PlainNet, float] = {}
 
     def structure(self, inputs: Sequence[Any]) -> Structure:
         key = shape_key(inputs), tuple(module.training for module in self.model.modules())
@@ -121,18 +122,20 @@ class Geometry:
             self._structures[key] = known
         return known
 
-    def measure(self, inputs: Sequence[Any], terms: Terms = "first", *, exact: bool = True) -> Measure:
+    def measure(
+        self, inputs: Sequence[Any], terms: Terms = "first", *, exact: bool = True, root: float | None = None
+    ) -> Measure:
         """The geometry at the current weights.
 
         exact: in float64. Otherwise a plain recurrent net in float32 is measured in float32 where its result can be
         vouched for, to about 1e-5 of each entry (`plain.kappa1`): enough for a step, and several times faster.
+        root: `next_root` of the last measurement, which saves a plain recurrent net a power iteration.
         """
         known, parameters = self.structure(inputs), dict(self.model.named_parameters())
         if known.plain is None:
             measured = measure(known.recording, parameters, known.spaces, terms)
             return replace(measured, repeats=known.repeats, free=known.free)
-        first = plain.kappa1(known.plain, parameters, self._roots.get(known.plain), exact=exact)
-        self._roots[known.plain] = first.next_root
+        first = plain.kappa1(known.plain, parameters, root, exact=exact)
         kappa = first.kappa1
         if terms == "both":
             second = plain.kappa2(known.plain, parameters, first)
@@ -141,11 +144,13 @@ class Geometry:
         for name, through in first.flow.items():
             flow[known.spaces.edges[name].out.reshape(-1)] = through
         flow[0] = 1.0
-        return Measure(kappa, first.kappa1, first.log_gamma_sq, known.spaces, flow, known.repeats, known.free)
+        return Measure(
+            kappa, first.kappa1, first.log_gamma_sq, known.spaces, flow, known.repeats, known.free, first.next_root
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         # Recordings are made again.
-        return {"model": self.model, "output": self.output, "_structures": {}, "_roots": {}}
+        return {"model": self.model, "output": self.output, "_structures": {}}
 
 
 def shape_key(inputs: Sequence[Any]) -> tuple[Any, ...]:

@@ -130,10 +130,10 @@ class PathOptimizer(Optimizer):
         """Inputs of the shapes the metric is measured for."""
         return self._last.get() if self._example is None else self._example
 
-    def measure(self) -> Measure:
+    def measure(self, root: float | None = None) -> Measure:
         """The geometry at the current weights, for the shapes of the last forward pass, as exact as a step needs it."""
         with torch.enable_grad():  # kappa is a derivative; step() itself runs without
-            return self._geometry.measure(self.inputs(), self.terms, exact=False)
+            return self._geometry.measure(self.inputs(), self.terms, exact=False, root=root)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -230,7 +230,7 @@ class PathOptimizer(Optimizer):
         if oldest >= self.refresh_every:
             for part in parts:
                 refuse_sparse(part.names, part.gradients())
-            measured = self.measure()
+            measured = self.measure(parts[0].states[0].get("root"))
             self.log_gamma_sq = measured.log_gamma_sq
             found: dict[Any, dict[str, Tensor]] = {}
             for part in parts:
@@ -267,6 +267,8 @@ class PathOptimizer(Optimizer):
                 if (ratio := ratios[name]) is not None:
                     state["growth_ratio"] = ratio.to(p)
             state["age"] = 0
+            if measured.next_root is not None:
+                state["root"] = measured.next_root  # kept here, because a resumed run must start from the same one
 
 
 @dataclass

@@ -3,8 +3,8 @@
     python benchmarks/scaling.py [--threads 1] [--seconds 1] [--json results/benchmarks]
 
 From the adding problem's sizes (H = 100, T = 400, B = 16) one of the three varies. The last column is the slope on
-logarithmic axes, by least squares: 1 is proportional, 0 is independent. Memory is the growth of the resident set of a
-process of its own over 20 training steps.
+logarithmic axes, by least squares: 1 is proportional, 0 is independent. Memory is the peak of the resident set over 20
+training steps in a process of its own, above what it had before them (Linux).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -63,10 +62,17 @@ def growth_of_memory(name: str, kind: str) -> float:
     training_step(warm, replace(setting, steps=2, batch=1), torch.optim.SGD(warm.parameters(), 1e-9), fused_loss=True)()
     net = make_net(setting, KINDS[kind])
     step = training_step(net, setting, torch.optim.SGD(net.parameters(), 1e-9), fused_loss=True)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of start-up
+    before = _status("VmRSS")
     for _ in range(20):
         step()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return (_status("VmHWM") - before) / 1024
+
+
+def _status(key: str) -> int:
+    """A size of this process in kilobytes, as Linux counts it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key + ":"))
 
 
 def main() -> None:

@@ -84,10 +84,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="directory for the record")
     options = parser.parse_args()
     torch.set_flush_denormal(True)
-    rows = []
     for threads in options.threads:
         torch.set_num_threads(threads)
-        peak = gemm_peak()
+        peak, rows = gemm_peak(), []
         print(f"{threads} thread(s), {pathsgd.nn.backend()}, large product {peak / 1e9:.0f} GFLOP/s")
         print(f"{'':6}{'sgd ms':>9}" + "".join(f"{c:>13}" for c in COLUMNS))
         for name in options.settings:
@@ -95,13 +94,13 @@ def main() -> None:
             base = times["sgd"]
             ratios = {k: t / base for k, t in times.items() if k != "sgd"}
             ratios["limit"] = SETTINGS[name].flops / peak / base
-            rows.append({"setting": name, "threads": threads, "sgd_seconds": base, "ratios": ratios, "gemm_peak": peak})
+            rows.append({"setting": name, "sgd_seconds": base, "ratios": ratios})
             cells = [f"{ratios[c]:13.3f}" if c in ratios else f"{'':13}" for c in COLUMNS]
             print(f"{name:6}{base * 1e3:9.2f}" + "".join(cells), flush=True)
-    if options.json:
-        options.json.mkdir(parents=True, exist_ok=True)
-        record = {**machine(), "rows": rows}
-        (options.json / "steps.json").write_text(json.dumps(record, indent=1) + "\n")
+        if options.json:
+            options.json.mkdir(parents=True, exist_ok=True)
+            record = {**machine(), "threads": threads, "product_flops_per_second": peak, "rows": rows}
+            (options.json / f"steps-{threads}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -225,9 +225,8 @@ def is_certain(sums: SquaredSums) -> bool:
 
 def kappa2(net: PlainNet, parameters: Mapping[str, Tensor], first: PlainKappa) -> dict[str, Tensor]:
     """kappa2 / gamma^2 of the recurrent matrix, the only parameter a path uses twice: 4 A .* S (second_order.py)."""
-    # In float64 whatever the sequences are in: the short cut's certificate asks for more than float32 can show.
     A = parameters[net.w_rec].detach().double().square() / first.root
     h, delta = first.h.double(), first.delta.double()
     before = torch.cat([torch.zeros_like(h[:1]), h[:-1]])
-    total = second_order_sum(A, before, delta, adjoint=not net.every_step)
+    total = second_order_sum(A, before, delta, adjoint=not net.every_step, exact_in=first.h.dtype)
     return {net.w_rec: total.mul_(A).mul_(4 / first.root / first.divisor)}

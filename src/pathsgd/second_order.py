@@ -32,8 +32,20 @@ class Perron:
     left: Tensor
 
 
-def second_order_sum(A: Tensor, before: Tensor, delta: Tensor, *, adjoint: bool, tolerance: float = 1e-6) -> Tensor:
-    """S, entrywise within a relative `tolerance` of the exact sum."""
+def second_order_sum(
+    A: Tensor,
+    before: Tensor,
+    delta: Tensor,
+    *,
+    adjoint: bool,
+    tolerance: float = 1e-6,
+    exact_in: torch.dtype = torch.float64,
+) -> Tensor:
+    """S, entrywise within a relative `tolerance` of the exact sum.
+
+    exact_in: dtype of the exact route, where there is no short cut. Its sums are of nonnegative terms; the certificate
+    of the short cut asks for more than float32 can show, so the arguments themselves are float64.
+    """
     steps = before.shape[0]
     if steps < 2:
         return torch.zeros_like(A)
@@ -42,7 +54,7 @@ def second_order_sum(A: Tensor, before: Tensor, delta: Tensor, *, adjoint: bool,
         powers = certified_powers(A, perron, min(_MOST_POWERS, steps // 2), tolerance)
         if powers is not None:
             return _head(powers, A, before, delta, adjoint=adjoint) + _tail(perron, len(powers), before, delta)
-    return exact_sum(A, before, delta)
+    return exact_sum(*(t.to(exact_in) for t in (A, before, delta))).to(A)
 
 
 def exact_sum(A: Tensor, before: Tensor, delta: Tensor) -> Tensor:

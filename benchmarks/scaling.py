@@ -19,11 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from settings import SETTINGS, Setting, batch_of, interleaved, machine, make_net, training_step
+from settings import SETTINGS, Setting, interleaved, machine, make_net, measurement, training_step
 from torch import nn
 
 import pathsgd
-from pathsgd.measure import Geometry
 
 BASE = SETTINGS["A400"]
 SWEEPS = {"steps": [100, 200, 400, 800, 1600], "hidden": [50, 100, 200, 400], "batch": [4, 16, 64, 256]}
@@ -37,9 +36,9 @@ def costs(setting: Setting, seconds: float) -> dict[str, float]:
         net = make_net(setting, rnn)
         optimizer = torch.optim.SGD(net.parameters(), 1e-9)
         functions[f"{kind} step"] = training_step(net, setting, optimizer, fused_loss=True)
-    geometry, inputs = Geometry(make_net(setting, nn.RNN)), (batch_of(setting)[0],)
-    functions["kappa1"] = lambda: geometry.measure(inputs, exact=False)
-    functions["kappa1 + kappa2"] = lambda: geometry.measure(inputs, "both", exact=False)
+    net = make_net(setting, nn.RNN)
+    functions["kappa1"] = measurement(net, setting, "first")
+    functions["kappa1 + kappa2"] = measurement(net, setting, "both")
     return interleaved(functions, seconds)
 
 

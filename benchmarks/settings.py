@@ -19,6 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pathsgd
+from pathsgd.kappa import Terms
+from pathsgd.measure import Geometry
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,17 @@ def training_step(net: Net, setting: Setting, optimizer: torch.optim.Optimizer, 
         optimizer.step()
 
     return step
+
+
+def measurement(net: nn.Module, setting: Setting, terms: Terms) -> Callable[[], None]:
+    """The metric as an optimiser measures it, each time from the last one's guess of the Perron root."""
+    geometry, inputs, root = Geometry(net), (batch_of(setting)[0],), None
+
+    def measure() -> None:
+        nonlocal root
+        root = geometry.measure(inputs, terms, exact=False, root=root).next_root
+
+    return measure
 
 
 def interleaved(functions: dict[str, Callable[[], object]], seconds: float, most: int = 200) -> dict[str, float]:

@@ -18,11 +18,22 @@ from pathlib import Path
 
 import torch
 from jax_steps import jax_seconds
-from settings import SETTINGS, Net, Setting, batch_of, gemm_peak, interleaved, loss_of, machine, make_net, training_step
+from settings import (
+    SETTINGS,
+    Net,
+    Setting,
+    batch_of,
+    gemm_peak,
+    interleaved,
+    loss_of,
+    machine,
+    make_net,
+    measurement,
+    training_step,
+)
 from torch import nn
 
 import pathsgd
-from pathsgd.measure import Geometry
 
 COLUMNS = ("naive", "fused", "path", "path_default", "kappa", "kappa_both", "limit", "jax")
 
@@ -55,7 +66,6 @@ def measure_setting(name: str, seconds: float, jax_python: str | None) -> dict[s
     setting = SETTINGS[name]
     plain, naive = make_net(setting, nn.RNN), make_net(setting, nn.RNN)
     fused, path = make_net(setting, pathsgd.nn.RNN), make_net(setting, pathsgd.nn.RNN)
-    geometry = Geometry(path)
     x, _ = batch_of(setting)
     paper_rule = pathsgd.PathSGD(path, 1e-9, rho=0, clip=None, example_inputs=(x,))
     default = pathsgd.PathSGD(path, 1e-9, example_inputs=(x,))
@@ -65,10 +75,10 @@ def measure_setting(name: str, seconds: float, jax_python: str | None) -> dict[s
         "fused": training_step(fused, setting, torch.optim.SGD(fused.parameters(), 1e-9), fused_loss=True),
         "path": training_step(path, setting, paper_rule, fused_loss=True),
         "path_default": training_step(path, setting, default, fused_loss=True),
-        "kappa": lambda: geometry.measure((x,), exact=False),
+        "kappa": measurement(path, setting, "first"),
     }
     if setting.hidden <= 200:
-        functions["kappa_both"] = lambda: geometry.measure((x,), "both", exact=False)
+        functions["kappa_both"] = measurement(path, setting, "both")
     times = interleaved(functions, seconds)
     if jax_python:
         times["jax"] = jax_seconds(jax_python, name, torch.get_num_threads(), seconds)

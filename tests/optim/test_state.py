@@ -77,9 +77,9 @@ def counted(optimizer):
     """The steps at which the optimiser measures, from now on."""
     measure, calls = optimizer.measure, []
 
-    def counting():
+    def counting(*arguments):
         calls.append(None)
-        return measure()
+        return measure(*arguments)
 
     optimizer.measure = counting
     return calls

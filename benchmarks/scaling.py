@@ -1,6 +1,6 @@
 """How cost grows with the length T, the width H and the batch B, and the peak memory of a step.
 
-    python benchmarks/scaling.py [--threads 1] [--seconds 1] [--json results/benchmarks]
+    python benchmarks/scaling.py [--threads 1] [--seconds 1] [--json benchmarks/records]
 
 From the adding problem's sizes (H = 100, T = 400, B = 16) one of the three varies. The last column is the slope on
 logarithmic axes, by least squares: 1 is proportional, 0 is independent. Memory is the peak of the resident set over 20

@@ -18,7 +18,7 @@ from pathsgd.lab.spec import RunSpec
 from pathsgd.lab.specs.base import Scale, at_best_rate, cells, over, run
 from pathsgd.lab.sweep import RunCell
 
-TEXT_GROWTH = (("step_growth", 3.0),)
+TEXT_GROWTH = (("step_growth", 10.0),)
 """Nets for text start far from the edge of explosion, where the default bound on growth only slows them
 (docs/step-control.md has the figures)."""
 

@@ -135,6 +135,15 @@ def scale_gradients_(parameters: Mapping[str, Tensor], inverses: Mapping[str, Te
     return norm
 
 
+def _scale(measured: Measure, rho: float, relative: bool, log_unit: float | None) -> float:
+    """What 1/kappa, counted in gamma^2, is multiplied by to be counted in what was asked for."""
+    if not relative and rho:
+        raise ValueError("rho needs the relative metric: path flow is a share of gamma^2")
+    if relative and log_unit is None:
+        return 1.0
+    return math.exp(min((log_unit or 0.0) - measured.log_scale, 709.0))  # the largest that float64 holds
+
+
 def inverse_metric(
     measured: Measure,
     parameters: Mapping[str, Tensor],
@@ -148,14 +157,11 @@ def inverse_metric(
     relative: the metric of this module; False: 1/kappa, the paper's, for every parameter. log_unit: count kappa in
     exp(log_unit) instead of the present gamma^2, which changes from step to step.
     """
-    if not relative and rho:
-        raise ValueError("rho needs the relative metric: path flow is a share of gamma^2")
+    scale = _scale(measured, rho, relative, log_unit)
     metrics = metric(measured, parameters, rho) if relative else measured.kappa
     found = {name: inverse(K) for name, K in metrics.items()}
-    if not relative or log_unit is not None:
-        scale = math.exp(min((log_unit or 0.0) - measured.log_scale, 709.0))  # the largest that float64 holds
-        free = {name for name in found if not relative or measured.spaces.edges[name].free}
-        found = {name: value * scale if name in free else value for name, value in found.items()}
+    free = {name for name in found if not relative or measured.is_free(name)}
+    found = {name: value * scale if name in free else value for name, value in found.items()}
     zero = torch.zeros((), dtype=torch.float64)
     return {name: found.get(name, zero.expand([1] * p.dim())) for name, p in parameters.items()}
 
@@ -172,11 +178,7 @@ def whitenings(
 
     Zero where no path uses it, and never infinite: inf * 0 would be no step. Kept at size 1 where it is constant.
     """
-    if not relative and rho:
-        raise ValueError("rho needs the relative metric: path flow is a share of gamma^2")
-    scale = 1.0
-    if not relative or log_unit is not None:
-        scale = math.exp(min((log_unit or 0.0) - measured.log_scale, 709.0))
+    scale = _scale(measured, rho, relative, log_unit)
     has_flow = rho and measured.log_gamma_sq > -math.inf
     weight = path_flow(measured, parameters).clamp(min=LEAST_FLOW) ** (rho / 4) if has_flow else None
     found = {}

@@ -1,6 +1,6 @@
 """The settings every benchmark runs, their models and data, and how time is measured.
 
-Times are medians of interleaved repetitions in one process, reported as ratios to a plain SGD step with torch.nn.RNN in
+Times are medians of interleaved bursts in one process, reported as ratios to a plain SGD step with torch.nn.RNN in
 the same run; denormals are flushed for everyone.
 """
 
@@ -21,6 +21,10 @@ from torch import Tensor, nn
 import pathsgd
 from pathsgd.kappa import Terms
 from pathsgd.measure import Geometry
+
+
+BURST = 0.03
+"""Seconds that a method runs before it is another one's turn."""
 
 
 @dataclass(frozen=True)
@@ -126,20 +130,30 @@ def measurement(net: nn.Module, setting: Setting, terms: Terms) -> Callable[[], 
 
 
 def interleaved(functions: dict[str, Callable[[], object]], seconds: float, most: int = 200) -> dict[str, float]:
-    """Median seconds of each function, all of them called in turn until the time is up."""
+    """Median seconds of each function, all of them taking turns until the time is up.
+
+    A turn is a burst of calls that lasts about BURST seconds, one call at least: in training a step follows a step of
+    the same kind, and its data, code and branch history are not those of another method.
+    """
     taken: dict[str, list[float]] = {name: [] for name in functions}
-    for function in functions.values():
+    calls = {}
+    for name, function in functions.items():
         function()
-        function()
+        calls[name] = max(1, round(BURST / _seconds_per_call(function, 1)))
     start = time.perf_counter()
     rounds = 0
     while rounds < 5 or (rounds < most and time.perf_counter() - start < seconds):
         for name, function in functions.items():
-            before = time.perf_counter()
-            function()
-            taken[name].append(time.perf_counter() - before)
+            taken[name].append(_seconds_per_call(function, calls[name]))
         rounds += 1
     return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def _seconds_per_call(function: Callable[[], object], calls: int) -> float:
+    before = time.perf_counter()
+    for _ in range(calls):
+        function()
+    return (time.perf_counter() - before) / calls
 
 
 def machine() -> dict[str, object]:

@@ -71,7 +71,7 @@ class Net(nn.Module):
         self.rnn = rnn(setting.inputs, setting.hidden, nonlinearity="relu")
         self.out = nn.Linear(setting.hidden, setting.outputs)
         with torch.no_grad():
-            self.rnn.weight_hh_l0.normal_(0, setting.hidden**-0.5)
+            self.rnn.weight_hh_l0.normal_(0, (2 / setting.hidden) ** 0.5)
 
     def features(self, x: Tensor) -> Tensor:
         if self.embedding is not None:

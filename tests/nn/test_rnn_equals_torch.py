@@ -198,6 +198,45 @@ def test_not_a_number_is_passed_on(kernel: str) -> None:
         assert torch.equal(a.isnan(), b.isnan())
 
 
+@pytest.mark.parametrize("where", ["weight", "state"])
+def test_infinity_times_an_inactive_unit_is_not_a_number(kernel: str, where: str) -> None:
+    """Products with units at zero are skipped, but not those that torch makes a NaN of."""
+    torch.manual_seed(1)
+    theirs, ours = build(small(hidden_size=20, batch=9))
+    data = make_data(small(hidden_size=20, batch=9, with_h0=True, needs_h0=False))
+    for module in (theirs, ours):
+        if where == "weight":
+            module.weight_hh_l0.data[3, 5] = torch.inf
+        else:  # infinite, and gone a step later
+            module.weight_hh_l0.data[:, 5] = -1.0
+    if where == "state":
+        data.h0[0, :, 5] = torch.inf
+    found = [results(module, data, "both") for module in (ours, theirs)]
+    assert any(tensor.isnan().any() for tensor in found[1])
+    for a, b in zip(*found):
+        assert torch.equal(a.isnan(), b.isnan())
+
+
+@pytest.mark.parametrize("hidden", [7, 40, 300])
+def test_units_that_fall_silent_and_wake(kernel: str, hidden: int) -> None:
+    """Nearly all units active, then few, then none, then all again, and differently in each sequence."""
+    torch.manual_seed(2)
+    theirs, ours = build(small(hidden_size=hidden, input_size=1, batch=10, steps=80))
+    data = make_data(small(hidden_size=hidden, input_size=1, batch=10, steps=80))
+    for module in (theirs, ours):
+        torch.manual_seed(3)
+        torch.nn.init.uniform_(module.weight_ih_l0, 0.5, 1.5)
+        torch.nn.init.normal_(module.weight_hh_l0, 0, 0.5 * hidden**-0.5)
+        torch.nn.init.zeros_(module.bias_ih_l0)
+        torch.nn.init.zeros_(module.bias_hh_l0)
+    level = torch.tensor([4.0, 0.0, -4.0, 4.0]).repeat_interleave(20).double()
+    data.x.data = level[:, None, None] + 0.3 * torch.randn_like(data.x)
+    states = results(theirs, data, "both")[0]
+    share = (states[::20] > 0).double().mean((1, 2))
+    assert share[0] > 0.9 and share[2] < 0.1 and share[3] > 0.9
+    assert_same(results(ours, data, "both"), results(theirs, data, "both"), 1e-10)
+
+
 MISTAKES: dict[str, Any] = {
     "features": lambda: (torch.randn(5, 3, 4), None),
     "one dimension": lambda: (torch.randn(5), None),

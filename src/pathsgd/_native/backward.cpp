@@ -27,13 +27,14 @@ class Backward {
  public:
   explicit Backward(const BackwardCall<F>& call)
       : call_(call), walk_(call.shape), hidden_(call.shape.hidden), recurrent_(call.dw_rec ? hidden_ : 0),
-        inputs_(call.dw_in ? call.shape.inputs : 0), w_rec_(call.w_rec, hidden_, hidden_, hidden_, 1) {
+        inputs_(call.dw_in ? call.shape.inputs : 0), w_rec_(call.w_rec, hidden_, hidden_, hidden_, 1),
+        skip_zeros_(all_finite(call.w_rec, hidden_ * hidden_)) {
     const long threads = std::max<long>(1, std::min<long>(call.shape.threads, call.shape.batch));
-    const long depth = recurrent_ + inputs_ + 1, tile = std::min<long>(kTileRows, call.shape.batch);
+    const long columns = recurrent_ + inputs_ + 1, tile = std::min<long>(kTileRows, call.shape.batch);
     // Every thread's sums exist and are clear even when fewer threads arrive than were asked for. Three steps of room:
     // the rows of the step after must outlive a return to the start.
     for (long thread = 0; thread < threads; thread++)
-      outer_.push_back(std::make_unique<OuterSum<F>>(3 * tile, depth, hidden_));
+      outer_.push_back(std::make_unique<OuterSum<F>>(3 * tile, hidden_, columns));
   }
 
   void run() {
@@ -52,6 +53,7 @@ class Backward {
 
   // All steps for the sequences in rows [first, last).
   void sweep(long first, long last, OuterSum<F>& outer) const {
+    RowBlocks<F> blocks(last - first, std::min(kDepth, hidden_));
     const F* after = nullptr;
     for (long position = call_.shape.steps - 1; position >= 0; position--) {
       const long t = walk_.step(position), end = std::min(last, walk_.rows(t));
@@ -62,9 +64,9 @@ class Backward {
       const F* before = starts > first ? state(walk_.first_row(walk_.step(position - 1)) + first) : nullptr;
       const long stride = outer.dz_stride();
       F* dz = outer.dz();
-      step(t, first, ends, after, before, dz, stride);
-      step(t, ends, end, nullptr, nullptr, dz + (ends - first) * stride, stride);
-      if (call_.dh0) to_start(starts, end, dz + (starts - first) * stride, stride);
+      step(t, first, ends, after, before, dz, stride, blocks);
+      step(t, ends, end, nullptr, nullptr, dz + (ends - first) * stride, stride, blocks);
+      if (call_.dh0) to_start(starts, end, dz + (starts - first) * stride, stride, blocks);
       if (call_.dz) keep(t, first, end, dz, stride);
       gather(t, first, starts, end, before, outer);
       outer.advance(end - first);
@@ -74,34 +76,39 @@ class Backward {
   }
 
   // dz of rows [first, last) of step t; `after` is null for rows that end here.
-  void step(long t, long first, long last, const F* after, const F* soon, F* dz, long dz_stride) const {
+  void step(long t, long first, long last, const F* after, const F* soon, F* dz, long dz_stride,
+            RowBlocks<F>& blocks) const {
     const long row = walk_.first_row(t) + first;
     const F* dout = call_.dout ? call_.dout + row * call_.dout_stride : nullptr;
     const F* dh_n = call_.dh_n && !after ? call_.dh_n + first * hidden_ : nullptr;
-    product({after, dout, dh_n, state(row), soon, dz, dz_stride, padded<F>(hidden_)}, last - first, dz_stride);
+    product({after, dout, dh_n, state(row), soon, dz, dz_stride, padded<F>(hidden_)}, last - first, dz_stride, blocks);
   }
 
   // Rows [first, last) begin at the step whose dz is given: what they pass on is the gradient of h_0.
-  void to_start(long first, long last, const F* dz, long dz_stride) const {
+  void to_start(long first, long last, const F* dz, long dz_stride, RowBlocks<F>& blocks) const {
     F* dh0 = call_.dh0 + first * hidden_;
-    product({dz, nullptr, nullptr, nullptr, nullptr, dh0, hidden_, hidden_}, last - first, dz_stride);
+    product({dz, nullptr, nullptr, nullptr, nullptr, dh0, hidden_, hidden_}, last - first, dz_stride, blocks);
   }
 
-  void product(const Rows<F>& rows, long count, long dz_stride) const {
-    for (long k0 = 0; k0 < hidden_; k0 += kDepth)
+  void product(const Rows<F>& rows, long count, long dz_stride, RowBlocks<F>& blocks) const {
+    for (long k0 = 0; k0 < hidden_; k0 += kDepth) {
+      const long depth = std::min(kDepth, hidden_ - k0);
+      const auto& found = blocks.find(rows.after ? rows.after + k0 : nullptr, dz_stride, count, depth, skip_zeros_);
       for (size_t p = 0; p < w_rec_.panels().size(); p++)
-        for_pieces(0, count, kMaxRows, 1, [&](long r, int block_count) {
-          if (hidden_ > kDepth) w_rec_.fetch_ahead(p, k0, std::min(kDepth, hidden_ - k0), r, block_count, count);
+        for (const RowBlock& at : found) {
+          if (hidden_ > kDepth) w_rec_.fetch_ahead(p, k0, depth, at.first, at.rows, count);
           const Panel& panel = w_rec_.panels()[p];
-          for_block(block_count, panel.vectors, [&](auto block_rows, auto vectors) {
-            block<block_rows, vectors>(rows, r, panel, k0, dz_stride);
+          for_block(at.rows, panel.vectors, [&](auto block_rows, auto vectors) {
+            block<block_rows, vectors>(rows, at, panel, k0, dz_stride);
           });
-        });
+        }
+    }
   }
 
   template <int BlockRows, int Vectors>
-  PATHSGD_NOINLINE void block(const Rows<F>& rows, long r, const Panel& panel, long k0, long dz_stride) const {
-    const long column = panel.first_column, depth = std::min(kDepth, hidden_ - k0), left = rows.to_columns - column;
+  PATHSGD_NOINLINE void block(const Rows<F>& rows, const RowBlock& at, const Panel& panel, long k0,
+                              long dz_stride) const {
+    const long column = panel.first_column, left = rows.to_columns - column, r = at.first;
     F* to = rows.to + r * rows.to_stride + column;
     Vec<F> acc[BlockRows][Vectors];
     if (k0 == 0) {
@@ -115,8 +122,11 @@ class Backward {
         PATHSGD_UNROLL for (int j = 0; j < Vectors; j++)
           __builtin_prefetch(rows.soon + (r + i) * call_.out_stride + column + j * kLanes<F>);
     }
-    if (rows.after) multiply_add(acc, rows.after + r * dz_stride + k0, dz_stride, w_rec_.row(panel, k0), depth);
-    if (k0 + depth == hidden_) complete(acc, rows, r, column);
+    if (at.active > 0) {
+      const long depth = std::min(kDepth, hidden_ - k0);
+      multiply_add_active(acc, at, rows.after + r * dz_stride + k0, dz_stride, w_rec_.row(panel, k0), depth);
+    }
+    if (k0 + kDepth >= hidden_) complete(acc, rows, r, column);
     store_block(acc, to, rows.to_stride, left);
   }
 
@@ -139,32 +149,31 @@ class Backward {
 
   // [h_before, x, 1] of each row; rows from `starts` on come from h_0.
   void gather(long t, long first, long starts, long last, const F* before, OuterSum<F>& outer) const {
-    const F one = 1;
     for (long r = first; r < last; r++) {
       const F* h = r < starts ? before + (r - first) * call_.out_stride : call_.h0 ? call_.h0 + r * hidden_ : nullptr;
-      outer.put(r - first, 0, h, recurrent_);
-      outer.put(r - first, recurrent_, call_.x + (walk_.first_row(t) + r) * inputs_, inputs_);
-      outer.put(r - first, recurrent_ + inputs_, &one, 1);
+      F* to = outer.before(r - first);
+      if (h) std::memcpy(to, h, recurrent_ * sizeof(F));
+      else std::fill_n(to, recurrent_, F(0));
+      std::copy_n(call_.x + (walk_.first_row(t) + r) * inputs_, inputs_, to + recurrent_);
+      to[recurrent_ + inputs_] = 1;
     }
   }
 
-  // Adds up the threads' sums and turns `depth` rows of them from (depth, hidden) to the parameter's (hidden, depth).
-  void finish(F* to, long depth, long first) const {
-    constexpr long kBlock = 16;
-    for (long n0 = 0; n0 < hidden_; n0 += kBlock)
-      for (long k0 = 0; k0 < depth; k0 += kBlock)
-        for (long n = n0; n < std::min(n0 + kBlock, hidden_); n++)
-          for (long k = k0; k < std::min(k0 + kBlock, depth); k++) {
-            F total = 0;
-            for (const auto& outer : outer_) total += outer->sum(first + k, n);
-            to[n * depth + k] = total;
-          }
+  // Adds up the threads' sums over `count` columns from `first` on.
+  void finish(F* to, long count, long first) const {
+    for (long n = 0; n < hidden_; n++)
+      for (long k = 0; k < count; k++) {
+        F total = 0;
+        for (const auto& outer : outer_) total += outer->sum(n, first + k);
+        to[n * count + k] = total;
+      }
   }
 
   const BackwardCall<F>& call_;
   const Walk walk_;
   const long hidden_, recurrent_, inputs_;
   const Packed<F> w_rec_;
+  const bool skip_zeros_;
   std::vector<std::unique_ptr<OuterSum<F>>> outer_;
 };
 

@@ -1,4 +1,5 @@
 // Forward pass: see rnn.h for the recurrence and the meaning of rows and steps.
+#include "active.h"
 #include "rnn.h"
 #include "threads.h"
 
@@ -10,7 +11,7 @@ constexpr long kTileRows = 128;  // rows that one thread carries through time to
 // What a block of rows needs at one step.
 template <class F>
 struct Rows {
-  const F* before;  // states before this step, or null
+  const F* before;  // a slice of the states before this step, or null
   long before_stride;
   const F* x;       // inputs, or null when `out` holds the projected inputs
   F* out;
@@ -22,7 +23,8 @@ class Forward {
   explicit Forward(const ForwardCall<F>& call)
       : call_(call), walk_(call.shape), hidden_(call.shape.hidden), inputs_(call.x ? call.shape.inputs : 0),
         columns_(padded<F>(hidden_)), w_rec_(call.w_rec, hidden_, hidden_, 1, hidden_),
-        w_in_(call.w_in, inputs_, hidden_, 1, inputs_), bias_(columns_) {
+        w_in_(call.w_in, inputs_, hidden_, 1, inputs_), bias_(columns_),
+        skip_zeros_(all_finite(call.w_rec, hidden_ * hidden_)) {
     bias_.clear();
     for (const F* bias : {call.b_in, call.b_rec})
       for (long n = 0; bias && n < hidden_; n++) bias_.data()[n] += bias[n];
@@ -41,49 +43,55 @@ class Forward {
 
   // All steps for the sequences in rows [first, last).
   void sweep(long first, long last) const {
+    RowBlocks<F> blocks(last - first, std::min(kDepth, hidden_));
     for (long position = 0; position < call_.shape.steps; position++) {
       const long t = walk_.step(position), end = std::min(last, walk_.rows(t));
       const long starts = std::clamp(walk_.continued(position), first, std::max(first, end));
       if (first < starts) {
         const long before = walk_.first_row(walk_.step(position - 1));
-        step(t, first, starts, state(before + first), call_.out_stride);
+        step(t, first, starts, state(before + first), call_.out_stride, blocks);
       }
-      if (starts < end) step(t, starts, end, call_.h0 ? call_.h0 + starts * hidden_ : nullptr, hidden_);
+      if (starts < end) step(t, starts, end, call_.h0 ? call_.h0 + starts * hidden_ : nullptr, hidden_, blocks);
       keep_final(t, std::max(first, walk_.continuing(position)), end);
     }
   }
 
-  void step(long t, long first, long last, const F* before, long before_stride) const {
-    const long row = walk_.first_row(t) + first;
-    const Rows<F> rows{before, before_stride, call_.x ? call_.x + row * inputs_ : nullptr, state(row)};
-    // The panel's slice stays in L1 while all rows pass by it.
-    for (long k0 = 0; k0 < hidden_; k0 += kDepth)
+  void step(long t, long first, long last, const F* before, long before_stride, RowBlocks<F>& blocks) const {
+    const long row = walk_.first_row(t) + first, count = last - first;
+    for (long k0 = 0; k0 < hidden_; k0 += kDepth) {
+      const long depth = std::min(kDepth, hidden_ - k0);
+      const F* slice = before ? before + k0 : nullptr;
+      const Rows<F> rows{slice, before_stride, call_.x ? call_.x + row * inputs_ : nullptr, state(row)};
+      const auto& found = blocks.find(slice, before_stride, count, depth, skip_zeros_);
+      // The panel's slice stays in L1 while all rows pass by it.
       for (size_t p = 0; p < w_rec_.panels().size(); p++)
-        for_pieces(0, last - first, kMaxRows, 1, [&](long r, int count) {
-          if (hidden_ > kDepth) w_rec_.fetch_ahead(p, k0, std::min(kDepth, hidden_ - k0), r, count, last - first);
-          for_block(count, w_rec_.panels()[p].vectors, [&](auto block_rows, auto vectors) {
-            block<block_rows, vectors>(rows, r, p, k0);
+        for (const RowBlock& at : found) {
+          if (hidden_ > kDepth) w_rec_.fetch_ahead(p, k0, depth, at.first, at.rows, count);
+          for_block(at.rows, w_rec_.panels()[p].vectors, [&](auto block_rows, auto vectors) {
+            block<block_rows, vectors>(rows, at, p, k0);
           });
-        });
+        }
+    }
   }
 
   template <int BlockRows, int Vectors>
-  PATHSGD_NOINLINE void block(const Rows<F>& rows, long r, size_t p, long k0) const {
+  PATHSGD_NOINLINE void block(const Rows<F>& rows, const RowBlock& at, size_t p, long k0) const {
     const Panel& panel = w_rec_.panels()[p];
-    const long column = panel.first_column, left = hidden_ - column, depth = std::min(kDepth, hidden_ - k0);
-    F* out = rows.out + r * call_.out_stride + column;
+    const long column = panel.first_column, left = hidden_ - column;
+    F* out = rows.out + at.first * call_.out_stride + column;
     Vec<F> acc[BlockRows][Vectors];
     if (k0 == 0 && rows.x) {
       load_block(acc, bias_.data() + column, 0, columns_ - column);
-      multiply_add(acc, rows.x + r * inputs_, inputs_, w_in_.row(w_in_.panels()[p], 0), inputs_);
+      multiply_add(acc, rows.x + at.first * inputs_, inputs_, w_in_.row(w_in_.panels()[p], 0), inputs_);
     } else {
       load_block(acc, out, call_.out_stride, left);
     }
-    if (rows.before) {
-      const F* before = rows.before + r * rows.before_stride + k0;
-      multiply_add(acc, before, rows.before_stride, w_rec_.row(panel, k0), depth);
+    if (at.active > 0) {
+      const F* before = rows.before + at.first * rows.before_stride;
+      const long depth = std::min(kDepth, hidden_ - k0);
+      multiply_add_active(acc, at, before, rows.before_stride, w_rec_.row(panel, k0), depth);
     }
-    if (k0 + depth == hidden_) {
+    if (k0 + kDepth >= hidden_) {
       PATHSGD_UNROLL for (int i = 0; i < BlockRows; i++)
         PATHSGD_UNROLL for (int j = 0; j < Vectors; j++) acc[i][j] = relu<F>(acc[i][j]);
     }
@@ -100,6 +108,7 @@ class Forward {
   const long hidden_, inputs_, columns_;
   const Packed<F> w_rec_, w_in_;
   Buffer<F> bias_;
+  const bool skip_zeros_;
 };
 
 template <class F>

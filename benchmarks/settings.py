@@ -22,7 +22,6 @@ import pathsgd
 from pathsgd.kappa import Terms
 from pathsgd.measure import Geometry
 
-
 BURST = 0.03
 """Seconds that a method runs before it is another one's turn."""
 

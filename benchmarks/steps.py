@@ -3,7 +3,7 @@
     python benchmarks/steps.py [--threads 1 2] [--settings A100 C50] [--seconds 6] [--jax PYTHON] [--json FOLDER]
 
 Columns are ratios to the plain SGD step with torch.nn.RNN: naive (kappa1 by a second pass of a squared copy), fused
-(SGD with pathsgd.nn.RNN), path (PathSGD with pathsgd.nn.RNN by the paper's rule, the metric measured at every step),
+(SGD with pathsgd.nn.RNN), path (PathSGD with pathsgd.nn.RNN, gradient / kappa, the metric measured at every step),
 path_default (the same with the library's defaults), kappa and kappa_both (the metric's share, as an optimiser measures
 it), limit (the step's flops at the speed of a large matrix product measured in the same run).
 """
@@ -67,7 +67,7 @@ def measure_setting(name: str, seconds: float, jax_python: str | None) -> dict[s
     plain, naive = make_net(setting, nn.RNN), make_net(setting, nn.RNN)
     fused, path = make_net(setting, pathsgd.nn.RNN), make_net(setting, pathsgd.nn.RNN)
     x, _ = batch_of(setting)
-    paper_rule = pathsgd.PathSGD(path, 1e-9, rho=0, clip=None, example_inputs=(x,))
+    paper_rule = pathsgd.PathSGD(path, 1e-9, rho=0, clip=None, growth=None, relative=True, example_inputs=(x,))
     default = pathsgd.PathSGD(path, 1e-9, example_inputs=(x,))
     functions: dict[str, Callable[[], object]] = {
         "sgd": training_step(plain, setting, torch.optim.SGD(plain.parameters(), 1e-9), fused_loss=False),

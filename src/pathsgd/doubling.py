@@ -93,10 +93,10 @@ def sums(
     fade = root ** -torch.arange(steps, dtype=torch.float64, device=u.device)
     into = fade @ delta.double()
     out = fade.flip(0) @ h.double() if every_step else h[-1].double()
-    flow = torch.linalg.vecdot(h, delta, dim=0).double()
+    vectors = torch.stack([into, out, torch.linalg.vecdot(h, delta, dim=0).double()])
     recurrent = delta[1:].t() @ h[:-1]
     largest = max(float(h.amax()), float(delta.amax()))
-    if not bool((into + out + flow).isfinite().all()):
+    if not bool(vectors.isfinite().all()):
         largest = math.inf
     least = min(float(result.amin()) for result in (into, out, *([recurrent] if steps > 1 else [])))
-    return SquaredSums(h, delta, into, out, flow, recurrent, largest, least)
+    return SquaredSums(h, delta, vectors, recurrent, largest, least)

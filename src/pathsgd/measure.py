@@ -31,7 +31,8 @@ class Measure:
     kappa:  kappa / gamma^2, of the terms asked for; kappa itself where gamma^2 is zero
     kappa1: the same of the first term alone, from which path flow is made
     log_gamma_sq: log gamma^2, -inf where no path reaches the output
-    flow: path flow of every node where the measurement gave it away, (free nodes + 1,)
+    flow: path flow through the units that a parameter's entries lead into, where the measurement gave it away: by the
+        name of one parameter for every set of units
     repeats: how often paths use each parameter that they use more than once
     """
 
@@ -39,7 +40,7 @@ class Measure:
     kappa1: dict[str, Tensor]
     log_gamma_sq: float
     spaces: NodeSpaces
-    flow: Tensor | None = None
+    flow: Mapping[str, Tensor] = field(default_factory=dict)
     repeats: Mapping[str, int] = field(default_factory=dict)
     free: frozenset[str] | None = None
     """Parameters that some rescaling changes, where they are known already."""
@@ -140,12 +141,15 @@ class Geometry:
         if terms == "both":
             second = plain.kappa2(known.plain, parameters, first)
             kappa = {name: k + second[name] if name in second else k for name, k in kappa.items()}
-        flow = torch.ones(known.spaces.count + 1, dtype=torch.float64)
-        for name, through in first.flow.items():
-            flow[known.spaces.edges[name].out.reshape(-1)] = through
-        flow[0] = 1.0
         return Measure(
-            kappa, first.kappa1, first.log_gamma_sq, known.spaces, flow, known.repeats, known.free, first.next_root
+            kappa,
+            first.kappa1,
+            first.log_gamma_sq,
+            known.spaces,
+            first.flow,
+            known.repeats,
+            known.free,
+            first.next_root,
         )
 
     def __getstate__(self) -> dict[str, Any]:

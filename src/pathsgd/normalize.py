@@ -38,10 +38,10 @@ def path_flow(measured: Measure, parameters: Mapping[str, Tensor]) -> Tensor:
 
     Node 0 stands for inputs and outputs, phi = 1. Returns (free nodes + 1,).
     """
-    if measured.flow is not None:
-        return measured.flow
     phi = torch.zeros(measured.spaces.count + 1, dtype=torch.float64)
-    for name, kappa1 in measured.kappa1.items():
+    for name, through in measured.flow.items():
+        phi[measured.spaces.edges[name].out.reshape(-1)] = through
+    for name, kappa1 in measured.kappa1.items() if not measured.flow else ():
         edges = measured.spaces.edges[name]
         if not edges.free:
             continue
@@ -181,15 +181,21 @@ def whitenings(
     scale = _scale(measured, rho, relative, log_unit)
     has_flow = rho and measured.log_gamma_sq > -math.inf
     weight = path_flow(measured, parameters).clamp(min=LEAST_FLOW) ** (rho / 4) if has_flow else None
-    found = {}
+    found: dict[str, Tensor] = {}
+    made: dict[Any, Tensor] = {}  # several biases may have one and the same kappa
     for name, p in parameters.items():
         kappa = measured.kappa.get(name)
         if kappa is None or (relative and not measured.is_free(name)):
             found[name] = torch.full([1] * p.dim(), 0.0 if kappa is None else 1.0, dtype=p.dtype, device=p.device)
             continue
-        edges = measured.spaces.edges[name]
-        sides = None if weight is None else (weight[edges.out], weight[edges.into])
-        found[name] = _inverse_root(kappa, sides, scale, p.dtype).to(p.device)
+        sides = None
+        if weight is not None:
+            edges = measured.spaces.edges[name]
+            sides = weight[edges.out], weight[edges.into]
+        key = name if sides else (id(kappa), p.dtype, p.device)
+        if key not in made:
+            made[key] = _inverse_root(kappa, sides, scale, p.dtype).to(p.device)
+        found[name] = made[key]
     return found
 
 

@@ -62,7 +62,8 @@ class PlainKappa:
         """The growth of the states from the last step but one to the last: the root to start from next time."""
         if len(self.h) < 2:
             return self.root
-        growth = self.root * float(self.h[-1].sum() / self.h[-2].sum())
+        before, after = self.h[-2:].sum(1, dtype=torch.float64).tolist()
+        growth = self.root * after / before if before else math.nan
         return max(1.0, growth) if math.isfinite(growth) else self.root
 
 
@@ -188,17 +189,18 @@ def kappa1(
     if sums is None or not is_certain(sums):
         sums = doubling.sums(w_rec, u, v, net.steps, net.every_step, root, torch.float64)
     log_scale = (net.steps - 1) * math.log(root)
-    total = float(v @ sums.out)
+    total = float(v @ sums.vectors[1])
     if guessed and not 1e-200 < total < 1e200:
         return kappa1(net, parameters, None, exact=exact)  # the guess was too far off for this many steps
     rows, one_step = net.steps if net.every_step else 1, math.exp(-log_scale)
     if net.b_out:
-        total += float(parameters[net.b_out].detach().to(v).square().sum()) * rows * one_step
+        bias_length = float(torch.linalg.vector_norm(parameters[net.b_out].detach(), dtype=torch.float64))
+        total += bias_length**2 * rows * one_step
     divisor = total or 1.0
-    into, out = sums.into / divisor, sums.out / divisor
+    into, out, through = sums.vectors.div_(divisor)
     found = {net.w_rec: sums.recurrent.div_(root * divisor), net.w_out: out[None, :]}
     found.update({bias: into for bias in net.biases})
-    flow = {net.w_rec: sums.flow / divisor}
+    flow = {net.w_rec: through}
     if embedded is None or net.embedding is None:
         found[net.w_in] = into[:, None]
     else:

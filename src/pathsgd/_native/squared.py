@@ -104,18 +104,15 @@ class SquaredSums(NamedTuple):
 
     h: Tensor
     delta: Tensor
-    into: Tensor
-    """sum rho^-s delta_s, (H,) float64"""
-    out: Tensor
-    """sum rho^-(T-1-s) h_s over the steps with outputs, (H,) float64"""
-    flow: Tensor
-    """sum h_s .* delta_s, (H,) float64"""
+    vectors: Tensor
+    """(3, H) float64: sum rho^-s delta_s, into the units; sum rho^-(T-1-s) h_s over steps with outputs, out of them;
+    sum h_s .* delta_s, the flow through them"""
     recurrent: Tensor
     """sum delta_{s+1} h_s^T, (H, H)"""
     largest: float
     """Largest entry of h and delta; infinite where anything is not finite."""
     least: float
-    """Least entry of into, out and, for more than one step, recurrent."""
+    """Least entry of the first two vectors and, for more than one step, recurrent."""
 
 
 def squared_sums(
@@ -131,13 +128,13 @@ def squared_sums(
         return None
     hidden, weight_hh = weight_hh.shape[0], weight_hh.detach().contiguous()
     h, delta = (torch.empty(steps, hidden, dtype=dtype) for _ in range(2))
-    into, out, flow = torch.empty(3, hidden, dtype=torch.float64)
+    vectors = torch.empty(3, hidden, dtype=torch.float64)
     recurrent = torch.empty(hidden, hidden, dtype=dtype)
     inputs = [pointer(t) for t in (weight_hh, u, v, h, delta)]
-    outputs = [pointer(t) for t in (into, out, flow, recurrent)]
+    outputs = [*(pointer(vectors, i * hidden) for i in range(3)), pointer(recurrent)]
     call = _SquaredSumsCall(steps, hidden, every_step, thread_count(), *inputs, inv_rho, *outputs)
     call_kernel(library, f"pathsgd_squared_sums_{C_TYPES[kinds[0]]}_{C_TYPES[kinds[1]]}", call)
-    return SquaredSums(h, delta, into, out, flow, recurrent, call.largest, call.least)
+    return SquaredSums(h, delta, vectors, recurrent, call.largest, call.least)
 
 
 def squared_products(

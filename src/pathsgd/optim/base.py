@@ -16,6 +16,7 @@ from pathsgd._native.update import Update
 from pathsgd._native.update_fallback import GRADIENT, Rule
 from pathsgd.kappa import Terms
 from pathsgd.measure import Geometry, Measure
+from pathsgd.nodes import NodeSpaces
 from pathsgd.normalize import balancing_ratios, clip_factor, refuse_sparse, spectral_norm, whitenings
 from pathsgd.optim.inputs import LastInputs, as_inputs
 from pathsgd.optim.together import Together, put_together
@@ -178,6 +179,7 @@ class PathOptimizer(Optimizer):
     def _forget_layout(self) -> None:
         self._present: list[list[bool]] = []
         self._parts: list[Together] = []
+        self._spaces: NodeSpaces | None = None  # of the last measurement: what no path uses is said once for each
 
     def _with_gradients(self) -> list[Together]:
         """The parameters that have gradients; put together anew when those are others than in the last step."""
@@ -233,14 +235,15 @@ class PathOptimizer(Optimizer):
             measured = self.measure(parts[0].states[0].get("root"))
             self.log_gamma_sq = measured.log_gamma_sq
             found: dict[Any, dict[str, Tensor]] = {}
+            parameters = dict(self.model.named_parameters())
             for part in parts:
                 rho, log_unit = part.group["rho"], self._log_unit(part.group, measured)
                 if (rho, log_unit) not in found:
-                    parameters = dict(self.model.named_parameters())
                     found[rho, log_unit] = whitenings(
                         measured, parameters, rho, relative=self.relative, log_unit=log_unit
                     )
-                self._set_metric(part, found[rho, log_unit], measured)
+                self._set_metric(part, found[rho, log_unit], measured, parameters)
+            self._spaces = measured.spaces
         for part in parts:
             for state in part.states:
                 state["age"] += 1
@@ -249,17 +252,17 @@ class PathOptimizer(Optimizer):
         """log of what kappa is counted in, in place of gamma^2 itself."""
         return None
 
-    def _set_metric(self, part: Together, found: dict[str, Tensor], measured: Measure) -> None:
+    def _set_metric(
+        self, part: Together, found: dict[str, Tensor], measured: Measure, parameters: dict[str, Tensor]
+    ) -> None:
         ratios: dict[str, Tensor | None] = {}
         if self.growth is not None and measured.repeats:
-            parameters = dict(self.model.named_parameters())
             ratios = balancing_ratios(measured, parameters, part.group["rho"], measured.repeats)
         for name, p, state in zip(part.names, part.params, part.states):
             # A part that the last forward pass left out (another head, say) keeps the metric it has.
             if name in measured.kappa or "age" not in state:
-                whitening = found[name].expand(p.shape)
-                state["whitening"] = whitening
-                if not (_first(whitening) or bool(found[name].any())) and bool(p.grad.any()):  # type: ignore[union-attr]
+                state["whitening"] = found[name].expand(p.shape)
+                if self._spaces is not measured.spaces and not bool(found[name].any()) and bool(p.grad.any()):  # type: ignore[union-attr]
                     _warn_of_no_path(name)
             if name in ratios:
                 state["repeats"] = measured.repeats[name]
@@ -296,10 +299,6 @@ def _balanced_length(move: Move, index: int) -> float:
     if length > 0:  # a zero vector would never turn again
         state["growth_direction"] = start
     return length
-
-
-def _first(values: Tensor) -> float:
-    return float(values[(0,) * values.dim()]) if values.numel() else 0.0
 
 
 def _generic_vector(like: Tensor) -> Tensor:

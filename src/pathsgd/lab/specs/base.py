@@ -56,16 +56,24 @@ def cells(specs: Iterable[RunSpec], paper_ref: str) -> list[RunCell]:
     return [RunCell(replace_settings(spec, paper_ref=paper_ref)) for spec in specs]
 
 
-def at_best_rate(specs: Iterable[RunSpec], records: Sequence[Record], **changes: Any) -> list[RunSpec]:
+def at_best_rate(
+    specs: Iterable[RunSpec], records: Sequence[Record], *, next_lower: bool = False, **changes: Any
+) -> list[RunSpec]:
     """For each method among ``specs``, its candidate with the best validation, with some settings changed.
 
     A method is what differs in more than learning rate and seed.  A method without records is left out: its grid has
     not been run (yet), so nothing is known of its best rate.
+
+    next_lower: also the candidates at the next lower rate, which often overtake in a run that is much longer.
     """
     known = {record.hash: record for record in records}
     chosen = []
     for candidates in groups(specs, without=("lr", "seed")).values():
         found = [known[key] for key in map(spec_hash, candidates) if key in known]
         if found:
-            chosen.append(replace_settings(best_group(found)[0].spec, **changes))
+            best = best_group(found)[0].spec
+            rates = [best.optimiser.lr]
+            if next_lower:
+                rates += sorted(spec.optimiser.lr for spec in candidates if spec.optimiser.lr < rates[0])[-1:]
+            chosen += over(replace_settings(best, **changes), lr=rates)
     return chosen

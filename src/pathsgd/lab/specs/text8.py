@@ -15,10 +15,10 @@ TABLE = CharacterTable(
     title="text8 by characters",
     paper_ref="Table 3, text8",
     rows=(
-        CharacterRow("RNN-ReLU", "rnn_relu", "adam", (2e-3, 1e-3, 5e-4), 1.65),
+        CharacterRow("RNN-ReLU", "rnn_relu", "adam", (5e-3, 2e-3, 1e-3), 1.65),
         CharacterRow("RNN-tanh", "rnn_tanh", "adam", (2e-3, 1e-3, 5e-4), 1.70),
-        CharacterRow("RNN-Path, PathAdam", "rnn_path", "path-adam", (2e-3, 1e-3, 5e-4), 1.58, settings=TEXT_GROWTH),
-        CharacterRow("LSTM", "lstm", "adam", (5e-3, 2e-3), 1.52, gated=True),
+        CharacterRow("RNN-Path, PathAdam", "rnn_path", "path-adam", (3e-3, 2e-3, 1e-3), 1.58, settings=TEXT_GROWTH),
+        CharacterRow("LSTM", "lstm", "adam", (2e-2, 1e-2, 5e-3), 1.52, gated=True),
     ),
     sizes={
         "paper": {"hidden": 2048, "gated_hidden": 1024, "grid": {"epochs": 0.1}, "final": {"epochs": 5.0},

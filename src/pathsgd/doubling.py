@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from pathsgd import _native
-from pathsgd._native import SquaredSums
 
 
 def perron_root(A: Tensor, iterations: int = 8) -> float:
@@ -79,24 +78,3 @@ def sequences(
     h = constant_input_states(A, u, steps, 1 / root, accumulate=True)
     delta = constant_input_states(A.t(), v, steps, 1 / root, accumulate=every_step)
     return h, delta.flip(0), root
-
-
-def sums(
-    weight: Tensor, u: Tensor, v: Tensor, steps: int, every_step: bool, root: float, dtype: torch.dtype
-) -> SquaredSums:
-    """The sequences and their sums over time, by the kernel or here; arguments as in `_native.squared_sums`."""
-    native = _native.squared_sums(weight, u, v, steps, every_step, 1 / root, dtype)
-    if native is not None:
-        return native
-    h, delta, _ = sequences(weight, u.to(dtype), v.to(dtype), steps, every_step=every_step, root=root)
-    # What is left of h_s is r^-(T-s) times its row, of delta_s r^-(s-1) times its row.
-    fade = root ** -torch.arange(steps, dtype=torch.float64, device=u.device)
-    into = fade @ delta.double()
-    out = fade.flip(0) @ h.double() if every_step else h[-1].double()
-    vectors = torch.stack([into, out, torch.linalg.vecdot(h, delta, dim=0).double()])
-    recurrent = delta[1:].t() @ h[:-1]
-    largest = max(float(h.amax()), float(delta.amax()))
-    if not bool(vectors.isfinite().all()):
-        largest = math.inf
-    least = min(float(result.amin()) for result in (into, out, *([recurrent] if steps > 1 else [])))
-    return SquaredSums(h, delta, vectors, recurrent, largest, least)

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from pathsgd import doubling
-from pathsgd._native import SquaredSums, squared_products
+from pathsgd._native import PlainSums, plain_sums, squared_products
 from pathsgd.rules.base import Nodes, Recording, Step, Value
 from pathsgd.rules.pointwise import Same
 from pathsgd.rules.recurrent import Call
@@ -56,15 +56,8 @@ class PlainKappa:
     delta: Tensor
     root: float
     divisor: float
-
-    @property
-    def next_root(self) -> float:
-        """The growth of the states from the last step but one to the last: the root to start from next time."""
-        if len(self.h) < 2:
-            return self.root
-        before, after = self.h[-2:].sum(1, dtype=torch.float64).tolist()
-        growth = self.root * after / before if before else math.nan
-        return max(1.0, growth) if math.isfinite(growth) else self.root
+    next_root: float
+    """The growth of the states from the last step but one to the last: the root to start from next time."""
 
 
 def match(recording: Recording) -> PlainNet | None:
@@ -173,48 +166,70 @@ def kappa1(
     root: a guess of the Perron root of A, `next_root` of the last measurement; only a scale, so it need not be exact.
     exact: in float64; otherwise in float32 where the weights are and `is_certain` vouches for the result.
     """
-    weights = {name: parameters[name].detach() for name in (net.w_in, net.w_rec, net.w_out)}
     embedded = None if net.embedding is None else squared_products(parameters[net.embedding], into=False)[1]
-    u, _ = squared_products(weights[net.w_in], embedded, out=False)
-    _, v = squared_products(weights[net.w_out], into=False)
-    assert u is not None and v is not None
-    for bias in net.biases:
-        u += parameters[bias].detach().to(u).square()
-    w_rec, guessed = weights[net.w_rec], root is not None
+    w_rec, guessed = parameters[net.w_rec], root is not None
     if root is None:
-        root = max(1.0, doubling.perron_root(w_rec.to(u).square()))
+        root = max(1.0, doubling.perron_root(w_rec.detach().double().square()))
     sums = None
     if not exact and w_rec.dtype == torch.float32 and net.steps <= _FLOAT32_STEPS:
-        sums = doubling.sums(w_rec, u, v, net.steps, net.every_step, root, torch.float32)
+        sums = relative_sums(net, parameters, embedded, root, torch.float32)
     if sums is None or not is_certain(sums):
-        sums = doubling.sums(w_rec, u, v, net.steps, net.every_step, root, torch.float64)
-    log_scale = (net.steps - 1) * math.log(root)
-    total = float(v @ sums.vectors[1])
-    if guessed and not 1e-200 < total < 1e200:
+        sums = relative_sums(net, parameters, embedded, root, torch.float64)
+    gamma_sq = sums.gamma_sq
+    if guessed and not 1e-200 < gamma_sq < 1e200:
         return kappa1(net, parameters, None, exact=exact)  # the guess was too far off for this many steps
-    rows, one_step = net.steps if net.every_step else 1, math.exp(-log_scale)
-    if net.b_out:
-        bias_length = float(torch.linalg.vector_norm(parameters[net.b_out].detach(), dtype=torch.float64))
-        total += bias_length**2 * rows * one_step
-    divisor = total or 1.0
-    into, out, through = sums.vectors.div_(divisor)
-    found = {net.w_rec: sums.recurrent.div_(root * divisor), net.w_out: out[None, :]}
+    into, out, through = sums.vectors
+    found = {net.w_rec: sums.recurrent, net.w_out: out[None, :]}
     found.update({bias: into for bias in net.biases})
     flow = {net.w_rec: through}
     if embedded is None or net.embedding is None:
         found[net.w_in] = into[:, None]
     else:
         found[net.w_in] = torch.outer(into, embedded)
-        _, back = squared_products(weights[net.w_in], None, into, into=False)
+        _, back = squared_products(parameters[net.w_in], None, into, into=False)
         assert back is not None
         found[net.embedding], flow[net.embedding] = back[None, :], embedded * back
+    log_scale, divisor = (net.steps - 1) * math.log(root), gamma_sq or 1.0
     if net.b_out:
-        found[net.b_out] = torch.full((1,), rows * one_step / divisor, dtype=torch.float64)
-    log_gamma_sq = math.log(total) + log_scale if total > 0 else -math.inf
-    return PlainKappa(found, flow, log_gamma_sq, sums.h, sums.delta, root, divisor)
+        rows = net.steps if net.every_step else 1
+        found[net.b_out] = torch.full((1,), rows * math.exp(-log_scale) / divisor, dtype=torch.float64)
+    log_gamma_sq = math.log(gamma_sq) + log_scale if gamma_sq > 0 else -math.inf
+    growth = root * sums.growth
+    next_root = max(1.0, growth) if 0 < growth < math.inf else root
+    return PlainKappa(found, flow, log_gamma_sq, sums.h, sums.delta, root, divisor, next_root)
 
 
-def is_certain(sums: SquaredSums) -> bool:
+def relative_sums(
+    net: PlainNet, parameters: Mapping[str, Tensor], embedded: Tensor | None, root: float, dtype: torch.dtype
+) -> PlainSums:
+    """Sums over the squared network's sequences, in `dtype`, by the kernel or by torch."""
+    w_in, w_rec, w_out = (parameters[name].detach() for name in (net.w_in, net.w_rec, net.w_out))
+    biases = [parameters[name].detach() for name in net.biases]
+    b_out = None if net.b_out is None else parameters[net.b_out].detach()
+    found = plain_sums(w_in, embedded, w_rec, biases, w_out, b_out, net.steps, net.every_step, 1 / root, dtype)
+    if found is not None:
+        return found
+    u, v = squared_products(w_in, embedded, out=False)[0], squared_products(w_out, into=False)[1]
+    assert u is not None and v is not None
+    for bias in biases:
+        u = u + bias.double().square()
+    h, delta, _ = doubling.sequences(w_rec, u.to(dtype), v.to(dtype), net.steps, every_step=net.every_step, root=root)
+    # What is left of h_s is r^-(T-s) times its row, of delta_s r^-(s-1) times its row.
+    fade = root ** -torch.arange(net.steps, dtype=torch.float64, device=u.device)
+    out = fade.flip(0) @ h.double() if net.every_step else h[-1].double()
+    vectors = torch.stack([fade @ delta.double(), out, torch.linalg.vecdot(h, delta, dim=0).double()])
+    recurrent = delta[1:].t() @ h[:-1]
+    largest = max(float(h.amax()), float(delta.amax())) if bool(vectors.isfinite().all()) else math.inf
+    least = min(float(result.amin()) for result in (vectors[:2], *([recurrent] if net.steps > 1 else [])))
+    gamma_sq = float(v @ out)
+    if b_out is not None:
+        gamma_sq += float(b_out.double().square().sum() * (fade[-1] * (net.steps if net.every_step else 1)))
+    growth = float(h[-1].sum() / h[-2].sum()) if net.steps > 1 else 0.0
+    share = 1 / gamma_sq if gamma_sq > 0 else 1.0
+    return PlainSums(h, delta, vectors * share, recurrent * (share / root), gamma_sq, growth, largest, least)
+
+
+def is_certain(sums: PlainSums) -> bool:
     """Whether no sum depends on a number that was too small or too large for the dtype of its sequences.
 
     All terms are nonnegative. What underflows is below `tiny` times the largest factor it meets, and may grow on its

@@ -21,6 +21,7 @@ int pathsgd_squared_double_double(const pathsgd::SquaredCall<double, double>*);
 int pathsgd_squared_sums_float_float(pathsgd::SquaredSumsCall<float, float>*);
 int pathsgd_squared_sums_float_double(pathsgd::SquaredSumsCall<float, double>*);
 int pathsgd_squared_sums_double_double(pathsgd::SquaredSumsCall<double, double>*);
+int pathsgd_plain_sums_float_float(pathsgd::PlainSumsCall<float, float>*);
 int pathsgd_squared_products_float(const pathsgd::SquaredProductsCall<float>*);
 int pathsgd_square_sums_float(const pathsgd::UpdateCall<float>*, double*);
 int pathsgd_moments_float(const pathsgd::UpdateCall<float>*);
@@ -218,6 +219,49 @@ void run_sums(Kernel kernel, Sums sums, long steps, long hidden, bool every) {
   expect_same("sum of delta h^T", got, recurrent);
 }
 
+// u and v made of weights, and the sums relative to gamma^2, against the sums from given u and v.
+void run_plain_sums(long steps, long hidden, bool every, bool biased) {
+  const long inputs = 1 + hidden % 3, outputs = 1 + hidden % 4;
+  const double scale = 1.0 / hidden;
+  const auto w_in = random<float>(hidden * inputs), w_rec = random<float>(hidden * hidden);
+  const auto w_out = random<float>(outputs * hidden), b_in = random<float>(hidden), b_rec = random<float>(hidden);
+  const auto b_out = random<float>(outputs);
+  auto e = random<double>(inputs);
+  for (double& value : e) value += 1.125;
+  vector<double> u(hidden), v(hidden), into(hidden), out(hidden), flow(hidden);
+  const auto square = [](float value) { return double(value) * value; };
+  for (long n = 0; n < hidden; n++) {
+    for (long i = 0; i < inputs; i++) u[n] += square(w_in[n * inputs + i]) * (biased ? e[i] : 1.0);
+    if (biased) u[n] += square(b_in[n]) + square(b_rec[n]);
+    for (long o = 0; o < outputs; o++) v[n] += square(w_out[o * hidden + n]);
+  }
+  vector<float> h(steps * hidden), delta(steps * hidden), recurrent(hidden * hidden);
+  pathsgd::SquaredSumsCall<float, float> sums{steps,     hidden,   every,        3,           w_rec.data(), u.data(),
+                                              v.data(),  h.data(), delta.data(), scale,       into.data(),  out.data(),
+                                              flow.data(), recurrent.data(), 0, 0};
+  failures += pathsgd_squared_sums_float_float(&sums);
+  const double rows = 0.25;
+  double gamma_sq = 0;
+  for (long n = 0; n < hidden; n++) gamma_sq += v[n] * out[n];
+  for (long o = 0; o < outputs && biased; o++) gamma_sq += rows * square(b_out[o]);
+  vector<double> got_into(hidden), got_out(hidden), got_flow(hidden), expected(hidden * hidden);
+  vector<float> got(hidden * hidden);
+  sums.u = sums.v = nullptr;
+  sums.into = got_into.data(), sums.out = got_out.data(), sums.flow = got_flow.data(), sums.recurrent = got.data();
+  pathsgd::PlainSumsCall<float, float> call{
+      sums, inputs, outputs, w_in.data(), biased ? b_in.data() : nullptr, biased ? b_rec.data() : nullptr,
+      w_out.data(), biased ? b_out.data() : nullptr, biased ? e.data() : nullptr, rows, 0, 0};
+  failures += pathsgd_plain_sums_float_float(&call);
+  const double share = gamma_sq > 0 ? 1 / gamma_sq : 1;
+  for (auto* sum : {&into, &out, &flow})
+    for (double& value : *sum) value *= share;
+  for (long i = 0; i < hidden * hidden; i++) expected[i] = recurrent[i] * share * scale;
+  expect_same("into over gamma^2", got_into, into);
+  expect_same("out over gamma^2", got_out, out);
+  expect_same("flow over gamma^2", got_flow, flow);
+  expect_same("recurrent over gamma^2", got, expected);
+}
+
 void run_squared_products(long rows, long columns) {
   const auto w = random<float>(rows * columns);
   vector<double> x = random<double>(columns), y = random<double>(rows), into(rows), out(columns);
@@ -329,6 +373,8 @@ int main() {
           run_sums<float, double>(pathsgd_squared_float_double, pathsgd_squared_sums_float_double, steps, hidden, every);
           run_sums<double, double>(pathsgd_squared_double_double, pathsgd_squared_sums_double_double, steps, hidden,
                                    every);
+          run_plain_sums(steps, hidden, every, hidden % 2 == 0);
+          run_plain_sums(steps, hidden, every, hidden % 2 == 1);
         }
   }
   std::printf("%d failures\n", failures);

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pathsgd._native import calls, loader, squared_products, squared_sequences, squared_sums
+from pathsgd._native import calls, loader, plain_sums, squared_products, squared_sequences
 
 KINDS = [(torch.float32, torch.float32), (torch.float32, torch.float64), (torch.float64, torch.float64)]
 
@@ -138,32 +138,44 @@ def test_squared_products_on_two_threads(kernel: loader.Loaded, two_threads: Non
     every_step=st.booleans(),
     kind=st.sampled_from(KINDS),
 )
-def test_sums_over_the_sequences(
+def test_sums_of_a_plain_net(
     kernel: loader.Loaded, hidden: int, steps: int, every_step: bool, kind: tuple[torch.dtype, torch.dtype]
 ) -> None:
     torch.manual_seed(0)
+    inputs, outputs, rho, biased = 1 + hidden % 3, 1 + hidden % 4, 1.2, hidden % 2 == 0
     w = torch.randn(hidden, hidden, dtype=kind[0]) / (4 * hidden) ** 0.5
-    u, v = torch.rand(2, hidden, dtype=torch.float64) + 0.1
-    found = squared_sums(w, u, v, steps, every_step, 1 / 1.2, kind[1])
+    w_in, w_out = torch.randn(hidden, inputs, dtype=kind[0]) + 0.1, torch.randn(outputs, hidden, dtype=kind[0])
+    biases = [torch.randn(hidden, dtype=kind[0]) for _ in range(2)] if biased else []
+    b_out = torch.randn(outputs, dtype=kind[0]) if biased else None
+    e = torch.rand(inputs, dtype=torch.float64) + 0.1 if hidden % 5 else None
+    found = plain_sums(w_in, e, w, biases, w_out, b_out, steps, every_step, 1 / rho, kind[1])
     if kernel.library is None:
         assert found is None
         return
     assert found is not None
-    h, delta = recurrence(w, u, v, steps, every_step, 1 / 1.2)
-    fade = torch.tensor(1 / 1.2, dtype=torch.float64) ** torch.arange(steps)
-    expected = (
-        h, delta, (fade[:, None] * delta).sum(0), (fade.flip(0)[:, None] * h).sum(0) if every_step else h[-1],
-        (h * delta).sum(0), torch.einsum("si,sj->ij", delta[1:], h[:-1]),
-    )  # fmt: skip
+    u = w_in.double().square() @ (torch.ones(inputs).double() if e is None else e)
+    u = u + sum(b.double().square() for b in biases)
+    v = w_out.double().square().sum(0)
+    h, delta = recurrence(w, u, v, steps, every_step, 1 / rho)
+    fade = torch.tensor(1 / rho, dtype=torch.float64) ** torch.arange(steps)
+    into, flow = (fade[:, None] * delta).sum(0), (h * delta).sum(0)
+    out = (fade.flip(0)[:, None] * h).sum(0) if every_step else h[-1]
+    recurrent = torch.einsum("si,sj->ij", delta[1:], h[:-1])
+    gamma_sq = float(v @ out)
+    if b_out is not None:
+        gamma_sq += float(b_out.double().square().sum() * fade[-1] * (steps if every_step else 1))
     rtol = (1e-6 if kind[1] == torch.float32 else 1e-14) * (steps + 20)
+    assert found.gamma_sq == pytest.approx(gamma_sq, rel=rtol)
+    assert found.growth == pytest.approx(float(h[-1].sum() / h[-2].sum()) if steps > 1 else 0.0, rel=rtol)
+    expected = (h, delta, into / gamma_sq, out / gamma_sq, flow / gamma_sq, recurrent / gamma_sq / rho)
     for a, b in zip((found.h, found.delta, *found.vectors, found.recurrent), expected):
         torch.testing.assert_close(a.double(), b, rtol=rtol, atol=1e-34)  # flushed to zero below
     assert found.largest == pytest.approx(float(torch.maximum(h.max(), delta.max())), rel=rtol)
-    sums = [*expected[2:4], *([expected[5]] if steps > 1 else [])]
+    sums = [into, out, *([recurrent] if steps > 1 else [])]
     assert found.least == pytest.approx(min(float(t.min()) for t in sums), rel=rtol, abs=1e-34)
 
 
 def test_sums_that_overflow_say_so(kernel: loader.Loaded) -> None:
-    w, u = torch.full((4, 4), 3.0), torch.ones(4, dtype=torch.float64)
-    found = squared_sums(w, u, u, 100, False, 1.0, torch.float32)
+    w = torch.full((4, 4), 3.0)
+    found = plain_sums(w, None, w, [], w, None, 100, False, 1.0, torch.float32)
     assert found is None if kernel.library is None else found is not None and found.largest == float("inf")

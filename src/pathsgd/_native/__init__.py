@@ -3,7 +3,7 @@
 from pathsgd._native.calls import Gradients, Needs, backward, forward
 from pathsgd._native.layout import Layout
 from pathsgd._native.loader import Backend, load
-from pathsgd._native.squared import SquaredSums, squared_products, squared_sequences, squared_sums
+from pathsgd._native.squared import PlainSums, plain_sums, squared_products, squared_sequences
 from pathsgd._native.update import inverse_root, spectral_norm
 
 __all__ = [
@@ -11,13 +11,13 @@ __all__ = [
     "Gradients",
     "Layout",
     "Needs",
-    "SquaredSums",
+    "PlainSums",
     "backward",
     "forward",
     "inverse_root",
     "load",
+    "plain_sums",
     "spectral_norm",
     "squared_products",
     "squared_sequences",
-    "squared_sums",
 ]

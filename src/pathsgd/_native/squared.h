@@ -34,6 +34,20 @@ struct SquaredSumsCall {
   double largest, least;  // of the entries of h and delta; of those of into, out and recurrent (of the first two if T = 1)
 };
 
+// The sums of a plain net, relative to its gamma^2: u and v are made of the weights themselves,
+//   u = W_in^2 e + b_in^2 + b_rec^2      v = (W_out^2)^T 1      gamma^2 = v . out + output_rows |b_out|^2
+// and into, out and flow are divided by gamma^2, recurrent by rho gamma^2, unless it is zero.
+template <class W, class F>
+struct PlainSumsCall {
+  SquaredSumsCall<W, F> sums;  // u and v need not be given
+  int64_t inputs, outputs;
+  const W *w_in, *b_in, *b_rec;  // (hidden, inputs), (hidden) or null
+  const W *w_out, *b_out;        // (outputs, hidden), (outputs) or null
+  const double* e;               // (inputs), or null for ones
+  double output_rows, gamma_sq;
+  double growth;  // of the sum of h in the last step; 0 where there is only one
+};
+
 // Products with W squared elementwise, in float64: into = W^2 x, out = (W^2)^T y.
 template <class W>
 struct SquaredProductsCall {

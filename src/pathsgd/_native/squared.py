@@ -6,6 +6,7 @@ The structures mirror those of squared.h. `pathsgd.doubling` and torch do the sa
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -99,8 +100,21 @@ class _SquaredSumsCall(ctypes.Structure):
     ]
 
 
-class SquaredSums(NamedTuple):
-    """Sequences h and delta (T, H) of `squared_sequences` and their sums over time, s = 0 .. T-1, scale rho^(T-1)."""
+class _PlainSumsCall(ctypes.Structure):
+    _fields_ = [
+        ("sums", _SquaredSumsCall),
+        *((name, _INT) for name in ("inputs", "outputs")),
+        *((name, _POINTER) for name in ("w_in", "b_in", "b_rec", "w_out", "b_out", "e")),
+        *((name, ctypes.c_double) for name in ("output_rows", "gamma_sq", "growth")),
+    ]
+
+
+class PlainSums(NamedTuple):
+    """Sequences h, delta (T, H) of the squared network of a plain net, s = 0 .. T-1, and their sums over gamma^2.
+
+    Everything is scaled by powers of rho as in `squared_sequences`, the sums and gamma^2 by rho^(T-1). Where gamma^2 is
+    zero, so are the sums.
+    """
 
     h: Tensor
     delta: Tensor
@@ -108,33 +122,51 @@ class SquaredSums(NamedTuple):
     """(3, H) float64: sum rho^-s delta_s, into the units; sum rho^-(T-1-s) h_s over steps with outputs, out of them;
     sum h_s .* delta_s, the flow through them"""
     recurrent: Tensor
-    """sum delta_{s+1} h_s^T, (H, H)"""
+    """sum delta_{s+1} h_s^T / rho, (H, H)"""
+    gamma_sq: float
+    growth: float
+    """The sum of h in the last step over that in the step before; 0 if there is only one."""
     largest: float
     """Largest entry of h and delta; infinite where anything is not finite."""
     least: float
-    """Least entry of the first two vectors and, for more than one step, recurrent."""
+    """Least entry of the first two vectors and, for more than one step, recurrent, before they were divided."""
 
 
-def squared_sums(
-    weight_hh: Tensor, u: Tensor, v: Tensor, steps: int, every_step: bool, inv_rho: float, dtype: torch.dtype
-) -> SquaredSums | None:
+def plain_sums(
+    w_in: Tensor,
+    e: Tensor | None,
+    w_rec: Tensor,
+    biases: Sequence[Tensor],
+    w_out: Tensor,
+    b_out: Tensor | None,
+    steps: int,
+    every_step: bool,
+    inv_rho: float,
+    dtype: torch.dtype,
+) -> PlainSums | None:
     """What kappa1 of a plain recurrent net is made of, computed in `dtype`; None where no kernel can do it.
 
-    weight_hh (H, H); u, v: (H,) float64. See `squared_sequences` for the rest.
+    w_in (H, I), w_rec (H, H), w_out (O, H), biases two of (H,) or none, b_out (O,) or None; e: (I,) float64, what each
+    input carries, None for ones.
     """
-    library, kinds = calls.load().library, (weight_hh.dtype, dtype)
-    on_cpu = weight_hh.is_cpu and u.is_cpu and v.is_cpu
-    if library is None or not on_cpu or any(kind not in C_TYPES for kind in kinds) or kinds == _TOO_NARROW:
+    library, kinds = calls.load().library, (w_rec.dtype, dtype)
+    weights = [w_in, w_rec, *biases, w_out, *([] if b_out is None else [b_out])]
+    if library is None or kinds == _TOO_NARROW or any(kind not in C_TYPES for kind in kinds):
         return None
-    hidden, weight_hh = weight_hh.shape[0], weight_hh.detach().contiguous()
-    h, delta = (torch.empty(steps, hidden, dtype=dtype) for _ in range(2))
+    if not all(w.is_cpu and w.dtype == kinds[0] and w.is_contiguous() for w in weights):
+        return None
+    hidden, (b_in, b_rec) = w_rec.shape[0], biases or (None, None)
+    h, delta = torch.empty(2, steps, hidden, dtype=dtype)
     vectors = torch.empty(3, hidden, dtype=torch.float64)
     recurrent = torch.empty(hidden, hidden, dtype=dtype)
-    inputs = [pointer(t) for t in (weight_hh, u, v, h, delta)]
+    inputs = [pointer(w_rec), None, None, pointer(h), pointer(delta)]
     outputs = [*(pointer(vectors, i * hidden) for i in range(3)), pointer(recurrent)]
-    call = _SquaredSumsCall(steps, hidden, every_step, thread_count(), *inputs, inv_rho, *outputs)
-    call_kernel(library, f"pathsgd_squared_sums_{C_TYPES[kinds[0]]}_{C_TYPES[kinds[1]]}", call)
-    return SquaredSums(h, delta, vectors, recurrent, call.largest, call.least)
+    sums = _SquaredSumsCall(steps, hidden, every_step, thread_count(), *inputs, inv_rho, *outputs)
+    given = [pointer(t) for t in (w_in, b_in, b_rec, w_out, b_out, e)]
+    output_rows = steps * inv_rho ** (steps - 1) if every_step else inv_rho ** (steps - 1)
+    call = _PlainSumsCall(sums, w_in.shape[1], w_out.shape[0], *given, output_rows)
+    call_kernel(library, f"pathsgd_plain_sums_{C_TYPES[kinds[0]]}_{C_TYPES[kinds[1]]}", call)
+    return PlainSums(h, delta, vectors, recurrent, call.gamma_sq, call.growth, call.sums.largest, call.sums.least)
 
 
 def squared_products(

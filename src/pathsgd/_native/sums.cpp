@@ -1,4 +1,4 @@
-// Sums over the squared network's sequences: see squared.h for what is computed.
+// Sums over the squared network's sequences, and what a plain net makes of them: see squared.h for what is computed.
 #include <algorithm>
 #include <cmath>
 
@@ -9,6 +9,8 @@ extern "C" {
 int pathsgd_squared_float_float(const pathsgd::SquaredCall<float, float>* call);
 int pathsgd_squared_float_double(const pathsgd::SquaredCall<float, double>* call);
 int pathsgd_squared_double_double(const pathsgd::SquaredCall<double, double>* call);
+int pathsgd_squared_products_float(const pathsgd::SquaredProductsCall<float>* call);
+int pathsgd_squared_products_double(const pathsgd::SquaredProductsCall<double>* call);
 }
 
 namespace pathsgd {
@@ -17,6 +19,8 @@ namespace {
 int sequences(const SquaredCall<float, float>& call) { return pathsgd_squared_float_float(&call); }
 int sequences(const SquaredCall<float, double>& call) { return pathsgd_squared_float_double(&call); }
 int sequences(const SquaredCall<double, double>& call) { return pathsgd_squared_double_double(&call); }
+int products(const SquaredProductsCall<float>& call) { return pathsgd_squared_products_float(&call); }
+int products(const SquaredProductsCall<double>& call) { return pathsgd_squared_products_double(&call); }
 
 // One pass over both sequences.
 template <class W, class F>
@@ -74,10 +78,59 @@ int sums(SquaredSumsCall<W, F>& call) {
   }
 }
 
+template <class W>
+double square_of(W value) {
+  return static_cast<double>(value) * value;
+}
+
+// Divides by gamma^2 what `sums` has found.
+template <class W, class F>
+void make_relative(PlainSumsCall<W, F>& call) {
+  const long n = call.sums.hidden, steps = call.sums.steps;
+  double bias = 0;
+  for (long o = 0; call.b_out && o < call.outputs; o++) bias += square_of(call.b_out[o]);
+  call.gamma_sq = call.output_rows * bias;
+  for (long i = 0; i < n; i++) call.gamma_sq += call.sums.v[i] * call.sums.out[i];
+  double last = 0, before = 0;
+  for (long i = 0; i < n && steps > 1; i++) {
+    last += call.sums.h[(steps - 1) * n + i];
+    before += call.sums.h[(steps - 2) * n + i];
+  }
+  call.growth = before > 0 ? last / before : 0;
+  const double share = call.gamma_sq > 0 ? 1 / call.gamma_sq : 1;
+  for (double* vector : {call.sums.into, call.sums.out, call.sums.flow})
+    for (long i = 0; i < n; i++) vector[i] *= share;
+  const F of_recurrent = static_cast<F>(share * call.sums.inverse_rho);
+  for (long i = 0; i < n * n; i++) call.sums.recurrent[i] *= of_recurrent;
+}
+
+template <class W, class F>
+int plain_sums(PlainSumsCall<W, F>& call) {
+  try {
+    const long n = call.sums.hidden, threads = call.sums.threads;
+    Buffer<double> u(n), v(n);
+    if (products({n, call.inputs, threads, call.w_in, call.e, nullptr, u.data(), nullptr}) ||
+        products({call.outputs, n, threads, call.w_out, nullptr, nullptr, nullptr, v.data()}))
+      return 1;
+    for (const W* bias : {call.b_in, call.b_rec})
+      for (long i = 0; bias && i < n; i++) u.data()[i] += square_of(bias[i]);
+    call.sums.u = u.data();
+    call.sums.v = v.data();
+    if (sums(call.sums)) return 1;
+    make_relative(call);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
 }  // namespace
 }  // namespace pathsgd
 
 using namespace pathsgd;
+PATHSGD_EXPORT int pathsgd_plain_sums_float_float(PlainSumsCall<float, float>* call) { return plain_sums(*call); }
+PATHSGD_EXPORT int pathsgd_plain_sums_float_double(PlainSumsCall<float, double>* call) { return plain_sums(*call); }
+PATHSGD_EXPORT int pathsgd_plain_sums_double_double(PlainSumsCall<double, double>* call) { return plain_sums(*call); }
 PATHSGD_EXPORT int pathsgd_squared_sums_float_float(SquaredSumsCall<float, float>* call) { return sums(*call); }
 PATHSGD_EXPORT int pathsgd_squared_sums_float_double(SquaredSumsCall<float, double>* call) { return sums(*call); }
 PATHSGD_EXPORT int pathsgd_squared_sums_double_double(SquaredSumsCall<double, double>* call) { return sums(*call); }

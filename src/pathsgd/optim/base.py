@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -253,7 +253,7 @@ class PathOptimizer(Optimizer):
         return None
 
     def _set_metric(
-        self, part: Together, found: dict[str, Tensor], measured: Measure, parameters: dict[str, Tensor]
+        self, part: Together, found: dict[str, Tensor], measured: Measure, parameters: Mapping[str, Tensor]
     ) -> None:
         ratios: dict[str, Tensor | None] = {}
         if self.growth is not None and measured.repeats:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pathsgd.lab.record import Record, read_record
 from pathsgd.lab.report.model import Section
 from pathsgd.lab.report.select import Filed, best_group, groups
-from pathsgd.lab.spec import RunSpec, default_spec, replace_settings, spec_hash
+from pathsgd.lab.spec import RunSpec, default_spec, replace_settings, settings, spec_hash
 from pathsgd.lab.sweep import Cell, RunCell
 
 Scale = Literal["paper", "laptop", "smoke"]
@@ -72,8 +72,13 @@ def at_best_rate(
         found = [known[key] for key in map(spec_hash, candidates) if key in known]
         if found:
             best = best_group(found)[0].spec
-            rates = [best.optimiser.lr]
+            rates = [rate_of(best)]
             if next_lower:
-                rates += sorted(spec.optimiser.lr for spec in candidates if spec.optimiser.lr < rates[0])[-1:]
+                rates += sorted(rate for rate in map(rate_of, candidates) if rate < rates[0])[-1:]
             chosen += over(replace_settings(best, **changes), lr=rates)
     return chosen
+
+
+def rate_of(spec: RunSpec) -> float:
+    """The learning rate of a run."""
+    return float(dict(settings(spec))["lr"])

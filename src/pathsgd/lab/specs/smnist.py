@@ -36,8 +36,8 @@ LONG_LABEL = "RNN-Path, PathAdam, for longer"
 SIZES: dict[Scale, dict[str, Any]] = {
     "paper": {"grid": {"epochs": 5.0}, "final": {"epochs": 200.0}, "gated": {"epochs": 200.0},
               "long": ((600.0, 1.5e-4),), "eval_every": 1719},
-    "laptop": {"grid": {"epochs": 1.0}, "final": {"epochs": 20.0}, "gated": {"epochs": 1.0}, "long": ((60.0, 1.5e-4), (100.0, 1.5e-4), (100.0, 2.5e-4)),
-               "eval_every": 1719},
+    "laptop": {"grid": {"epochs": 1.0}, "final": {"epochs": 20.0}, "gated": {"epochs": 1.0},
+               "long": ((60.0, 1.5e-4), (100.0, 1.5e-4), (100.0, 2.5e-4)), "eval_every": 1719},
     "smoke": {"grid": {"steps": 4}, "final": {"steps": 6}, "gated": {"steps": 4}, "long": ((3.0, 1.5e-4),),
               "eval_every": 4, "hidden": 5, "subsample": 7, "valid_size": 10, "limit": 40},
 }  # fmt: skip

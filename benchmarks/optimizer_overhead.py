@@ -1,6 +1,6 @@
 """What step() of the path optimisers costs outside kappa, against torch.optim's own step().
 
-    python benchmarks/optimizer_overhead.py [--repetitions 400] [--threads 1]
+    python benchmarks/optimizer_overhead.py [--repetitions 400] [--threads 1] [--json FOLDER]
 
 Models of 20 tensors. The metric is measured once, before the clock starts, and kept (refresh_every is huge). Medians of
 repetitions in which all optimisers take turns, in an order drawn anew each time, so that none always finds the caches
@@ -10,12 +10,15 @@ another has left. Times are microseconds, and in brackets ratios to torch.optim.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
+from settings import machine
 from torch import Tensor, nn
 
 from pathsgd import PathAdam, PathSGD
@@ -79,6 +82,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--repetitions", type=int, default=400)
     arguments.add_argument("--threads", type=int, default=1)
+    arguments.add_argument("--json", type=Path, help="directory for the record")
     options = arguments.parse_args()
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)  # the same gradient over and over makes some; a training run does not
@@ -98,6 +102,10 @@ def main() -> None:
     for name in next(iter(columns.values())):
         cells = (f"{times[name]:.0f} ({times[name] / times['SGD']:.2f})" for times in columns.values())
         print(f"{name:32}" + "".join(f"{cell:>18}" for cell in cells))
+    if options.json:
+        options.json.mkdir(parents=True, exist_ok=True)
+        record = {**machine(), "threads": options.threads, "microseconds": columns}
+        (options.json / "optimizer_overhead.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

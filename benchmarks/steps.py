@@ -5,7 +5,8 @@
 Columns are ratios to the plain SGD step with torch.nn.RNN: naive (kappa1 by a second pass of a squared copy), fused
 (SGD with pathsgd.nn.RNN), path (PathSGD with pathsgd.nn.RNN, gradient / kappa, the metric measured at every step),
 path_default (the same with the library's defaults), kappa and kappa_both (the metric's share, as an optimiser measures
-it), limit (the step's flops at the speed of a large matrix product measured in the same run).
+it), identity (kappa_both of a net that starts from the identity), limit (the step's flops, zeros included, at the speed
+of a large matrix product measured in the same run).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from torch import nn
 
 import pathsgd
 
-COLUMNS = ("naive", "fused", "path", "path_default", "kappa", "kappa_both", "limit", "jax")
+COLUMNS = ("naive", "fused", "path", "path_default", "kappa", "kappa_both", "identity", "limit", "jax")
 
 
 def naive_path_step(net: Net, setting: Setting, lr: float = 1e-12) -> Callable[[], None]:
@@ -62,6 +63,13 @@ def naive_path_step(net: Net, setting: Setting, lr: float = 1e-12) -> Callable[[
     return step
 
 
+def identity_net(setting: Setting) -> Net:
+    """A recurrent matrix without a spectral gap: kappa2 has no short cut."""
+    net = make_net(setting, pathsgd.nn.RNN)
+    nn.init.eye_(net.rnn.weight_hh_l0)
+    return net
+
+
 def measure_setting(name: str, seconds: float, jax_python: str | None) -> dict[str, float]:
     setting = SETTINGS[name]
     plain, naive = make_net(setting, nn.RNN), make_net(setting, nn.RNN)
@@ -79,6 +87,7 @@ def measure_setting(name: str, seconds: float, jax_python: str | None) -> dict[s
     }
     if setting.hidden <= 200:
         functions["kappa_both"] = measurement(path, setting, "both")
+        functions["identity"] = measurement(identity_net(setting), setting, "both")
     times = interleaved(functions, seconds)
     if jax_python:
         times["jax"] = jax_seconds(jax_python, name, torch.get_num_threads(), seconds)

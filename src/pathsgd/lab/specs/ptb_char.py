@@ -9,7 +9,7 @@ from pathsgd.lab.specs.base import Experiment, Scale, cells, run
 from pathsgd.lab.specs.characters import TEXT_GROWTH, CharacterRow, CharacterTable
 from pathsgd.lab.sweep import RunCell
 
-RATES, PATH_RATES = (1e-2, 5e-3, 2e-3), (5e-3, 3e-3, 2e-3)
+RATES, PATH_RATES = (1e-2, 5e-3, 2e-3), (5e-3, 3e-3, 5e-4)
 
 TABLE = CharacterTable(
     task="ptb_char",

@@ -16,6 +16,7 @@ from pathsgd.lab.report.select import Filed, best_group
 from pathsgd.lab.report.tables import Row, Style, comparison, curves, sources
 from pathsgd.lab.spec import RunSpec
 from pathsgd.lab.specs.base import Experiment, Scale, at_best_rate, cells, over, run
+from pathsgd.lab.specs.characters import TEXT_GROWTH
 from pathsgd.lab.sweep import RunCell
 
 PAPER_REF = "Figure 3, curves"
@@ -27,7 +28,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "path-sgd": LITERAL,
     "path-sgd-both": LITERAL,
     "adam": {},
-    "path-adam": {},
+    "path-adam": dict(TEXT_GROWTH),
 }
 RATES: dict[str, tuple[float, ...]] = {
     "sgd": (1.0, 0.3, 0.1, 0.03),
@@ -38,7 +39,7 @@ RATES: dict[str, tuple[float, ...]] = {
 }
 SIZES: dict[Scale, dict[str, Any]] = {
     "paper": {"grid": {"epochs": 2.0}, "final": {"epochs": 40.0}, "eval_every": 1452},
-    "laptop": {"grid": {"epochs": 0.25}, "final": {"epochs": 3.0}, "eval_every": 363},
+    "laptop": {"grid": {"epochs": 0.25}, "final": {"epochs": 1.0}, "eval_every": 363},
     "smoke": {"grid": {"steps": 4}, "final": {"steps": 8}, "eval_every": 4, "hidden": 6, "limit": 400, "window": 5,
               "batch_size": 4},
 }  # fmt: skip
@@ -138,7 +139,7 @@ PTB_WORD = Experiment(
     name="ptb-word",
     title="Word-level language model, SGD and Path-SGD with one and two terms",
     paper_ref=PAPER_REF,
-    duration={"paper": "a day on two cores", "laptop": "forty minutes on two cores", "smoke": "seconds"},
+    duration={"paper": "a day on two cores", "laptop": "half an hour on two cores", "smoke": "seconds"},
     stages=(first_stage, second_stage),
     section=section,
     data_set="ptb",

@@ -135,6 +135,11 @@ def test_whitenings_are_roots_of_the_inverse_metric(rho: float, relative: bool, 
             assert found[name].dtype == p.dtype
             wanted = inverses[name].double().sqrt().expand_as(p)
             torch.testing.assert_close(found[name].expand_as(p).double(), wanted, rtol=1e-6, atol=0)
+        # Written over an earlier result, whatever that was: of another scale, or one tensor for two parameters.
+        last = {name: tensor.clone() for name, tensor in found.items()}
+        last["rnn.bias_hh_l0"] = last["rnn.bias_ih_l0"]
+        again = whitenings(measured, parameters, rho, relative=relative, log_unit=log_unit, last=last)
+        assert all(torch.equal(again[name], found[name]) for name in found)
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.4, 1.0])

@@ -173,11 +173,14 @@ def whitenings(
     *,
     relative: bool,
     log_unit: float | None = None,
+    last: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """1/sqrt(K) of every parameter in its dtype, broadcastable to its shape; the root of `inverse_metric`.
 
     Zero where no path uses it, and never infinite: inf * 0 would be no step. Kept at size 1 where it is constant.
+    last: an earlier result that nobody needs any more; it is written over where it fits.
     """
+    last = last or {}
     scale = _scale(measured, rho, relative, log_unit)
     has_flow = rho and measured.log_gamma_sq > -math.inf
     weight = path_flow(measured, parameters).clamp(min=LEAST_FLOW) ** (rho / 4) if has_flow else None
@@ -194,12 +197,16 @@ def whitenings(
             sides = weight[edges.out], weight[edges.into]
         key = name if sides else (id(kappa), p.dtype, p.device)
         if key not in made:
-            made[key] = _inverse_root(kappa, sides, scale, p.dtype).to(p.device)
+            over = last.get(name)
+            over = None if over is None or any(over is other for other in made.values()) else over
+            made[key] = _inverse_root(kappa, sides, scale, p.dtype, over).to(p.device)
         found[name] = made[key]
     return found
 
 
-def _inverse_root(kappa: Tensor, sides: tuple[Tensor, Tensor] | None, scale: float, dtype: torch.dtype) -> Tensor:
+def _inverse_root(
+    kappa: Tensor, sides: tuple[Tensor, Tensor] | None, scale: float, dtype: torch.dtype, last: Tensor | None
+) -> Tensor:
     """min(largest, sqrt(scale / kappa) a b), sides a, b broadcastable to kappa; 0 where kappa is 0."""
     rows = columns = None
     matrix = kappa if kappa.dim() == 2 else kappa.reshape(1, -1)
@@ -210,9 +217,10 @@ def _inverse_root(kappa: Tensor, sides: tuple[Tensor, Tensor] | None, scale: flo
         else:
             kappa, both = torch.broadcast_tensors(kappa, out * into)
             matrix, columns = kappa.reshape(1, -1), both.reshape(-1)
-    native = _native.inverse_root(matrix, rows, columns, scale, dtype)
+    to = last.view(matrix.shape) if last is not None and last.shape == kappa.shape else None
+    native = _native.inverse_root(matrix, rows, columns, scale, dtype, to)
     if native is not None:
-        return native.view(kappa.shape)
+        return last if last is not None and native is to else native.view(kappa.shape)
     inverse = torch.where(matrix > 0, (scale / matrix.double()).sqrt(), 0.0)
     for side in (None if rows is None else rows[:, None], columns):
         inverse = inverse if side is None else inverse * side

@@ -202,11 +202,17 @@ def spectral_norm(matrix: Tensor, start: Tensor, iterations: int) -> tuple[float
 
 
 def inverse_root(
-    kappa: Tensor, rows: Tensor | None, columns: Tensor | None, scale: float, dtype: torch.dtype
+    kappa: Tensor,
+    rows: Tensor | None,
+    columns: Tensor | None,
+    scale: float,
+    dtype: torch.dtype,
+    to: Tensor | None = None,
 ) -> Tensor | None:
     """min(largest, sqrt(scale) r_i c_j / sqrt(kappa_ij)), 0 where kappa is 0; None where no kernel can do it.
 
-    kappa: (n, m); rows (n,), columns (m,): float64, or None for ones.
+    kappa: (n, m); rows (n,), columns (m,): float64, or None for ones; to: where to write it, if it has that shape and
+    dtype.
     """
     library = load().library
     kinds = _C_TYPES.get(kappa.dtype), _C_TYPES.get(dtype)
@@ -214,7 +220,9 @@ def inverse_root(
     if library is None or not known or not kappa.is_cpu or not kappa.is_contiguous():
         return None
     factors = [f if f is None else f.contiguous() for f in (rows, columns)]
-    found = kappa.new_empty(kappa.shape, dtype=dtype)
+    found = to
+    if found is None or found.shape != kappa.shape or found.dtype != dtype or not found.is_contiguous():
+        found = kappa.new_empty(kappa.shape, dtype=dtype)
     addresses = [f if f is None else f.data_ptr() for f in factors]
     call = _InverseRootCall(*kappa.shape, thread_count(), kappa.data_ptr(), *addresses, scale, found.data_ptr())
     getattr(library, f"pathsgd_inverse_root_{kinds[0]}_{kinds[1]}")(ctypes.byref(call))

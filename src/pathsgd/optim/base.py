@@ -123,6 +123,9 @@ class PathOptimizer(Optimizer):
         """Called for copies and unpickled optimisers, and by load_state_dict with a part of the state."""
         super().__setstate__(state)
         self._forget_layout()
+        for kept in self.state.values():
+            if "whitening" in kept:  # it may still be another optimiser's, which writes over it
+                kept["whitening"] = kept["whitening"].clone()
         if "_geometry" in state:
             self._names = {id(p): n for n, p in self.model.named_parameters()}
             self._last.belong_to(self)
@@ -179,6 +182,7 @@ class PathOptimizer(Optimizer):
     def _forget_layout(self) -> None:
         self._present: list[list[bool]] = []
         self._parts: list[Together] = []
+        self._whitenings: dict[Any, dict[str, Tensor]] = {}  # of the last measurement, for every rho and unit
         self._spaces: NodeSpaces | None = None  # of the last measurement: what no path uses is said once for each
 
     def _with_gradients(self) -> list[Together]:
@@ -240,10 +244,11 @@ class PathOptimizer(Optimizer):
                 rho, log_unit = part.group["rho"], self._log_unit(part.group, measured)
                 if (rho, log_unit) not in found:
                     found[rho, log_unit] = whitenings(
-                        measured, parameters, rho, relative=self.relative, log_unit=log_unit
-                    )
+                        measured, parameters, rho, relative=self.relative, log_unit=log_unit,
+                        last=self._whitenings.get((rho, log_unit)),
+                    )  # fmt: skip
                 self._set_metric(part, found[rho, log_unit], measured, parameters)
-            self._spaces = measured.spaces
+            self._spaces, self._whitenings = measured.spaces, found
         for part in parts:
             for state in part.states:
                 state["age"] += 1
@@ -261,7 +266,9 @@ class PathOptimizer(Optimizer):
         for name, p, state in zip(part.names, part.params, part.states):
             # A part that the last forward pass left out (another head, say) keeps the metric it has.
             if name in measured.kappa or "age" not in state:
-                state["whitening"] = found[name].expand(p.shape)
+                whitening, known = found[name], state.get("whitening")
+                if known is None or known.data_ptr() != whitening.data_ptr():  # else it was written over in place
+                    state["whitening"] = whitening.expand(p.shape)
                 if self._spaces is not measured.spaces and not bool(found[name].any()) and bool(p.grad.any()):  # type: ignore[union-attr]
                     _warn_of_no_path(name)
             if name in ratios:

@@ -70,3 +70,14 @@ def test_the_short_cut_is_taken_for_a_matrix_with_a_gap_and_not_for_the_identity
         assert float((power / limit - 1).abs().max()) <= 1.001e-6
     perron = second_order.dominant(identity)
     assert perron is None or second_order.certified_powers(identity, perron, 48, 1e-6) is None
+
+
+@pytest.mark.parametrize("length", [1, 5, 64, 65, 200])
+@pytest.mark.parametrize("ratio", [0.0, 0.5, 1.0, 1.3])
+def test_prefix_sums(length: int, ratio: float) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(length, 3, dtype=torch.float64)
+    expected = [x[0]]
+    for row in x[1:]:
+        expected.append(ratio * expected[-1] + row)
+    torch.testing.assert_close(second_order.prefix_sums(x, ratio), torch.stack(expected), rtol=1e-12, atol=0)

@@ -127,9 +127,21 @@ def _tail(perron: Perron, start: int, before: Tensor, delta: Tensor) -> Tensor:
     if length <= 0:
         return torch.zeros(perron.right.shape[0], perron.left.shape[0], dtype=before.dtype, device=before.device)
     root = float(perron.root)
-    weighted, reach = before[:length] * root**start, 1
-    while reach < length and root**reach > 1e-300:  # prefix sums with weights l^k, by doubling
-        shifted = weighted.clone()
-        shifted[reach:] += weighted[:-reach] * root**reach
-        weighted, reach = shifted, 2 * reach
+    weighted = prefix_sums(before[:length], root).mul_(root**start)
     return torch.outer(perron.left, perron.right) * (delta[start + 1 :].t() @ weighted)
+
+
+def prefix_sums(x: Tensor, ratio: float, block: int = 64) -> Tensor:
+    """s_j = sum_{k=0}^{j} ratio^k x_{j-k} of x (L, H): inside blocks by one product, from block to block by a loop."""
+    length, width = x.shape
+    blocks = torch.zeros(-(-length // block), block, width, dtype=x.dtype, device=x.device)
+    blocks.view(-1, width)[:length] = x
+    exponents = torch.arange(block, dtype=x.dtype, device=x.device)
+    powers = (exponents[:, None] - exponents).clamp(min=0)
+    sums = torch.matmul((ratio**powers).tril(), blocks)
+    carried = torch.zeros_like(sums[0, 0])
+    fade = (ratio ** (exponents + 1))[:, None]
+    for own in sums:
+        own.addcmul_(fade, carried)
+        carried = own[-1]
+    return sums.view(-1, width)[:length]

@@ -35,7 +35,7 @@ RATES: dict[str, tuple[float, ...]] = {
     "path-sgd": (3e3, 1e3, 3e2, 1e2),
     "path-sgd-both": (3e3, 1e3, 3e2, 1e2),
     "adam": (3e-3, 1e-3, 3e-4),
-    "path-adam": (3e-3, 1e-3, 3e-4),
+    "path-adam": (3e-4, 1e-4, 3e-5),
 }
 SIZES: dict[Scale, dict[str, Any]] = {
     "paper": {"grid": {"epochs": 2.0}, "final": {"epochs": 40.0}, "eval_every": 1452},

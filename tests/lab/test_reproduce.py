@@ -27,6 +27,7 @@ from pathsgd.lab.report.tables import share_of_gap
 from pathsgd.lab.spec import replace_settings
 from pathsgd.lab.specs import EXPERIMENTS
 from pathsgd.lab.specs.base import SCALES
+from pathsgd.lab.specs.ptb_char import TABLE as PTB_CHARACTERS
 from pathsgd.lab.sweep import Places, RunCell, execute, known_results
 from pathsgd.lab.train import train
 
@@ -131,6 +132,26 @@ def test_best_group_has_the_most_seeds_and_then_the_best_validation() -> None:
 
 def test_share_of_the_gap_is_the_paper_s() -> None:
     assert round(share_of_gap(1.55, 1.47, 1.41)) == 57 and round(share_of_gap(1.65, 1.58, 1.52)) == 54
+
+
+def test_the_gap_is_read_off_runs_of_one_length(results: Path) -> None:
+    label = "RNN-Path, PathAdam"
+    filed = filed_records(results, "ptb-char", read_record)
+    lengths = {f.record.hash: f.record.spec.budget.steps for f in filed}
+    longest = max(steps for steps in lengths.values() if steps)
+    assert {lengths[key] for key in PTB_CHARACTERS.gap_closed(label, filed).records} == {longest}
+    short_lstm = [f for f in filed if f.record.spec.system.name != "lstm" or f.record.spec.budget.steps != longest]
+    shorter = {lengths[key] for key in PTB_CHARACTERS.gap_closed(label, short_lstm).records}
+    assert len(shorter) == 1 and shorter != {longest}
+    behind = [
+        dataclasses.replace(f, record=dataclasses.replace(f.record, metrics={"valid": 9.0, "test": 9.0}))
+        if f.record.spec.system.name == "lstm"
+        else f
+        for f in filed
+    ]
+    assert "no gap" in PTB_CHARACTERS.gap_closed(label, behind).text
+    without = [f for f in filed if f.record.spec.system.name != "lstm"]
+    assert PTB_CHARACTERS.gap_closed(label, without).text == "—"
 
 
 class Links(html.parser.HTMLParser):

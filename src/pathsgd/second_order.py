@@ -93,12 +93,12 @@ def dominant(A: Tensor, squarings: int = 7) -> Perron | None:
 
 def certified_powers(A: Tensor, perron: Perron, most: int, tolerance: float) -> list[Tensor] | None:
     """A^0..A^(m-1), m the first power that is rank one to `tolerance` in every entry; None if none up to `most` is."""
-    limit = torch.outer(perron.right, perron.left)
+    limit, root = torch.outer(perron.right, perron.left), float(perron.root)
     powers = [torch.eye(A.shape[0], dtype=A.dtype, device=A.device)]
     previous = torch.inf
     for m in range(1, most + 1):
         power = A @ powers[-1] if m > 1 else A
-        error = float((power / (limit * perron.root**m) - 1).abs().amax())
+        error = float((power / limit).sub_(root**m).abs_().amax()) / root**m
         if error <= tolerance:
             return powers
         if m >= 4 and error > 0.9 * previous:
@@ -134,14 +134,14 @@ def _tail(perron: Perron, start: int, before: Tensor, delta: Tensor) -> Tensor:
 def prefix_sums(x: Tensor, ratio: float, block: int = 64) -> Tensor:
     """s_j = sum_{k=0}^{j} ratio^k x_{j-k} of x (L, H): inside blocks by one product, from block to block by a loop."""
     length, width = x.shape
-    blocks = torch.zeros(-(-length // block), block, width, dtype=x.dtype, device=x.device)
-    blocks.view(-1, width)[:length] = x
+    count = -(-length // block)
+    padded = torch.zeros(count * block, width, dtype=x.dtype, device=x.device)
+    padded[:length] = x
+    side_by_side = padded.view(count, block, width).transpose(0, 1).reshape(block, count * width)
     exponents = torch.arange(block, dtype=x.dtype, device=x.device)
-    powers = (exponents[:, None] - exponents).clamp(min=0)
-    sums = torch.matmul((ratio**powers).tril(), blocks)
-    carried = torch.zeros_like(sums[0, 0])
-    fade = (ratio ** (exponents + 1))[:, None]
-    for own in sums:
+    sums = (ratio ** (exponents[:, None] - exponents).clamp(min=0)).tril() @ side_by_side
+    fade, carried = (ratio ** (exponents + 1))[:, None], torch.zeros_like(x[0])
+    for own in sums.split(width, 1):
         own.addcmul_(fade, carried)
         carried = own[-1]
-    return sums.view(-1, width)[:length]
+    return sums.view(block, count, width).transpose(0, 1).reshape(-1, width)[:length]

@@ -124,15 +124,23 @@ class Geometry:
         return known
 
     def measure(
-        self, inputs: Sequence[Any], terms: Terms = "first", *, exact: bool = True, root: float | None = None
+        self,
+        inputs: Sequence[Any],
+        terms: Terms = "first",
+        *,
+        exact: bool = True,
+        root: float | None = None,
+        parameters: Mapping[str, Tensor] | None = None,
     ) -> Measure:
         """The geometry at the current weights.
 
         exact: in float64. Otherwise a plain recurrent net in float32 is measured in float32 where its result can be
         vouched for, to about 1e-5 of each entry (`plain.kappa1`): enough for a step, and several times faster.
         root: `next_root` of the last measurement, which saves a plain recurrent net a power iteration.
+        parameters: the model's, by name, where somebody has looked them up already.
         """
-        known, parameters = self.structure(inputs), dict(self.model.named_parameters())
+        known = self.structure(inputs)
+        parameters = dict(self.model.named_parameters()) if parameters is None else parameters
         if known.plain is None:
             measured = measure(known.recording, parameters, known.spaces, terms)
             return replace(measured, repeats=known.repeats, free=known.free)

@@ -189,7 +189,7 @@ def whitenings(
     for name, p in parameters.items():
         kappa = measured.kappa.get(name)
         if kappa is None or (relative and not measured.is_free(name)):
-            found[name] = torch.full([1] * p.dim(), 0.0 if kappa is None else 1.0, dtype=p.dtype, device=p.device)
+            found[name] = _constant(0.0 if kappa is None else 1.0, p, last.get(name))
             continue
         sides = None
         if weight is not None:
@@ -202,6 +202,13 @@ def whitenings(
             made[key] = _inverse_root(kappa, sides, scale, p.dtype, over).to(p.device)
         found[name] = made[key]
     return found
+
+
+def _constant(value: float, like: Tensor, last: Tensor | None) -> Tensor:
+    """`value` in a tensor of size 1 that has as many dimensions as `like`; the last one if it is that."""
+    if last is not None and last.numel() == 1 and last.dtype == like.dtype and float(last) == value:
+        return last
+    return torch.full([1] * like.dim(), value, dtype=like.dtype, device=like.device)
 
 
 def _inverse_root(
@@ -217,7 +224,9 @@ def _inverse_root(
         else:
             kappa, both = torch.broadcast_tensors(kappa, out * into)
             matrix, columns = kappa.reshape(1, -1), both.reshape(-1)
-    to = last.view(matrix.shape) if last is not None and last.shape == kappa.shape else None
+    to = None
+    if last is not None and last.shape == kappa.shape:
+        to = last if matrix is kappa else last.view(matrix.shape)
     native = _native.inverse_root(matrix, rows, columns, scale, dtype, to)
     if native is not None:
         return last if last is not None and native is to else native.view(kappa.shape)

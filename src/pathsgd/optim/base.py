@@ -134,10 +134,10 @@ class PathOptimizer(Optimizer):
         """Inputs of the shapes the metric is measured for."""
         return self._last.get() if self._example is None else self._example
 
-    def measure(self, root: float | None = None) -> Measure:
+    def measure(self, root: float | None = None, parameters: Mapping[str, Tensor] | None = None) -> Measure:
         """The geometry at the current weights, for the shapes of the last forward pass, as exact as a step needs it."""
         with torch.enable_grad():  # kappa is a derivative; step() itself runs without
-            return self._geometry.measure(self.inputs(), self.terms, exact=False, root=root)
+            return self._geometry.measure(self.inputs(), self.terms, exact=False, root=root, parameters=parameters)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -236,10 +236,10 @@ class PathOptimizer(Optimizer):
         if oldest >= self.refresh_every:
             for part in parts:
                 refuse_sparse(part.names, part.gradients())
-            measured = self.measure(parts[0].states[0].get("root"))
+            parameters = dict(self.model.named_parameters())
+            measured = self.measure(parts[0].states[0].get("root"), parameters)
             self.log_gamma_sq = measured.log_gamma_sq
             found: dict[Any, dict[str, Tensor]] = {}
-            parameters = dict(self.model.named_parameters())
             for part in parts:
                 rho, log_unit = part.group["rho"], self._log_unit(part.group, measured)
                 if (rho, log_unit) not in found:

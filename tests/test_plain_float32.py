@@ -157,3 +157,14 @@ def test_ratios_take_whitened_steps_to_balanced_ones(rho: float) -> None:
         else:
             assert ratio is not None
             torch.testing.assert_close(ratio.expand_as(wanted), wanted)
+
+
+@torch.no_grad()
+def test_gamma_sq_beyond_the_range_of_float32() -> None:
+    net, x = make(400, 7, 1.0, False)
+    net.rnn.weight_hh_l0.mul_(0.1)
+    net.rnn.weight_ih_l0.mul_(1.3e9 / net.rnn.weight_ih_l0.abs().max())
+    net.out.weight.mul_(1.3e9 / net.out.weight.abs().max())
+    measured = Geometry(net).measure((x,), exact=False)
+    assert measured.kappa["rnn.weight_hh_l0"].dtype == torch.float32 and measured.log_gamma_sq > 88.8
+    compare(net, x, 1e-5)

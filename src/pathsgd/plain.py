@@ -226,7 +226,9 @@ def relative_sums(
         gamma_sq += float(b_out.double().square().sum() * (fade[-1] * (net.steps if net.every_step else 1)))
     growth = float(h[-1].sum() / h[-2].sum()) if net.steps > 1 else 0.0
     share = 1 / gamma_sq if gamma_sq > 0 else 1.0
-    return PlainSums(h, delta, vectors * share, recurrent * (share / root), gamma_sq, growth, largest, least)
+    # In float64: gamma^2 may leave the range of `dtype` where the quotient does not.
+    recurrent = (recurrent.double() * (share / root)).to(dtype)
+    return PlainSums(h, delta, vectors * share, recurrent, gamma_sq, growth, largest, least)
 
 
 def is_certain(sums: PlainSums) -> bool:

@@ -100,8 +100,8 @@ void make_relative(PlainSumsCall<W, F>& call) {
   const double share = call.gamma_sq > 0 ? 1 / call.gamma_sq : 1;
   for (double* vector : {call.sums.into, call.sums.out, call.sums.flow})
     for (long i = 0; i < n; i++) vector[i] *= share;
-  const F of_recurrent = static_cast<F>(share * call.sums.inverse_rho);
-  for (long i = 0; i < n * n; i++) call.sums.recurrent[i] *= of_recurrent;
+  const double of_recurrent = share * call.sums.inverse_rho;  // gamma^2 may leave the range of F where the quotient does not
+  for (long i = 0; i < n * n; i++) call.sums.recurrent[i] = static_cast<F>(call.sums.recurrent[i] * of_recurrent);
 }
 
 template <class W, class F>

@@ -27,6 +27,8 @@ INVARIANT = {
     "PathAdam rho 1": lambda m: PathAdam(m, 0.01, rho=1.0, clip=None),
     "PathAdam both terms": lambda m: PathAdam(m, 0.01, terms="both"),
     "PathAdam bounded growth": lambda m: PathAdam(m, 0.01, growth=0.05),
+    "PathAdam absolute": lambda m: PathAdam(m, 0.01, absolute=True),
+    "PathAdam absolute rho 0 bounded": lambda m: PathAdam(m, 0.01, rho=0.0, growth=0.05, absolute=True),
     "PathAdam seldom measured": lambda m: PathAdam(m, 0.01, refresh_every=7),
 }
 CONTROLS = {

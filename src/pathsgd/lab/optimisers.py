@@ -287,6 +287,18 @@ class PathAdamOptimiser(PathAdamBase):
 
 
 @dataclass(frozen=True)
+class AbsolutePathAdamOptimiser(PathAdamOptimiser):
+    """PathAdam with rates in units of the weights, as Adam's are."""
+
+    name: ClassVar[str] = "path-adam-absolute"
+    title: ClassVar[str] = "PathAdam, absolute"
+
+    def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:
+        """The invariant form."""
+        return self.adam(model, task, geometry="invariant", rho=self.rho, absolute=True)
+
+
+@dataclass(frozen=True)
 class PaperPathAdamOptimiser(PathAdamBase):
     """Adam fed with grad / kappa1, as the paper does on text: not invariant."""
 
@@ -326,6 +338,7 @@ OPTIMISERS: dict[str, type[Optimiser]] = {
     "path-sgd": PathSgdOptimiser,
     "path-sgd-both": PathSgdBothOptimiser,
     "path-adam": PathAdamOptimiser,
+    "path-adam-absolute": AbsolutePathAdamOptimiser,
     "path-adam-paper": PaperPathAdamOptimiser,
     "hessian-free": HessianFreeOptimiser,
 }

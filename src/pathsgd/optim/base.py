@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from pathsgd._native.update import Update
 from pathsgd._native.update_fallback import GRADIENT, Rule
+from pathsgd.absolute import absolute_whitenings
 from pathsgd.kappa import Terms
 from pathsgd.measure import Geometry, Measure
 from pathsgd.nodes import NodeSpaces
@@ -24,8 +25,8 @@ from pathsgd.recording import Output
 
 # What a copy or a pickle of an optimiser keeps beside torch's own.
 _KEPT = (
-    "terms", "clip", "growth", "refresh_every", "relative", "log_gamma_sq", "dual_norm", "step_growth", "_geometry",
-    "_example", "_last",
+    "terms", "clip", "growth", "refresh_every", "relative", "absolute", "log_gamma_sq", "dual_norm", "step_growth",
+    "_geometry", "_example", "_last",
 )  # fmt: skip
 
 
@@ -53,6 +54,7 @@ class PathOptimizer(Optimizer):
         example_inputs: Any,
         output: Output,
         relative: bool,
+        absolute: bool = False,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(
@@ -67,7 +69,8 @@ class PathOptimizer(Optimizer):
             raise ValueError(f"growth must be positive or None, got {growth}")
         if refresh_every < 1:
             raise ValueError(f"refresh_every must be at least 1, got {refresh_every}")
-        self.terms, self.clip, self.refresh_every, self.relative = terms, clip, int(refresh_every), relative
+        self.terms, self.clip, self.refresh_every = terms, clip, int(refresh_every)
+        self.relative, self.absolute = relative, absolute
         # Growth is measured in balanced coordinates, which only the relative metric knows.
         self.growth = growth if relative else None
         self.log_gamma_sq = math.nan
@@ -243,10 +246,11 @@ class PathOptimizer(Optimizer):
             for part in parts:
                 rho, log_unit = part.group["rho"], self._log_unit(part.group, measured)
                 if (rho, log_unit) not in found:
-                    found[rho, log_unit] = whitenings(
+                    whitened = whitenings(
                         measured, parameters, rho, relative=self.relative, log_unit=log_unit,
                         last=self._whitenings.get((rho, log_unit)),
                     )  # fmt: skip
+                    found[rho, log_unit] = absolute_whitenings(whitened, measured) if self.absolute else whitened
                 self._set_metric(part, found[rho, log_unit], measured, parameters)
             self._spaces, self._whitenings = measured.spaces, found
         for part in parts:
@@ -275,6 +279,8 @@ class PathOptimizer(Optimizer):
                 state["repeats"] = measured.repeats[name]
                 state.pop("growth_ratio", None)
                 if (ratio := ratios[name]) is not None:
+                    if self.absolute:  # a recurrent matrix: both metrics have mean 1
+                        ratio = ratio / ratio.log().mean().exp()
                     state["growth_ratio"] = ratio.to(p)
             state["age"] = 0
             if measured.next_root is not None:

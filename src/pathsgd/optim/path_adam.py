@@ -29,6 +29,8 @@ class PathAdam(PathOptimizer):
     geometry: "invariant", or "paper" for Adam fed with grad / kappa (rho = 0, no bound on growth).
     rho: 0 the paper's geometry, 1 Euclidean in balanced coordinates. clip: bound on the dual norm of the gradient.
     terms, growth, refresh_every: as in PathSGD.
+    absolute: rates in units of the weights, as Adam's are, not as a share of every matrix (absolute.py): the rate of a
+        long run need not be lower because its weights have grown. It is still invariant.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     >>> optimizer = PathAdam(model, lr=1e-3)
@@ -52,6 +54,7 @@ class PathAdam(PathOptimizer):
         clip: float | None = 1.0,
         growth: float | None = 0.3,
         refresh_every: int = 1,
+        absolute: bool = False,
         maximize: bool = False,
         differentiable: bool = False,
         params: Any = None,
@@ -60,6 +63,8 @@ class PathAdam(PathOptimizer):
     ) -> None:
         if geometry not in ("invariant", "paper"):
             raise ValueError(f"geometry must be 'invariant' or 'paper', got {geometry!r}")
+        if absolute and geometry == "paper":
+            raise ValueError("absolute=True is for geometry='invariant'; the paper's steps are absolute as they are")
         self._kind = geometry
         defaults = {
             "lr": lr, "betas": (float(betas[0]), float(betas[1])), "eps": eps, "weight_decay": weight_decay,
@@ -68,6 +73,7 @@ class PathAdam(PathOptimizer):
         super().__init__(
             model, params, defaults, terms=terms, clip=clip, growth=None if geometry == "paper" else growth,
             refresh_every=refresh_every, example_inputs=example_inputs, output=output, relative=True,
+            absolute=absolute,
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ TABLE = CharacterTable(
         CharacterRow("RNN-ReLU", "rnn_relu", "adam", RATES, 1.55),
         CharacterRow("RNN-tanh", "rnn_tanh", "adam", (2e-3, 1e-3, 5e-4), 1.58),
         CharacterRow("RNN-Path, PathAdam", "rnn_path", "path-adam", PATH_RATES, 1.47, settings=TEXT_GROWTH),
+        CharacterRow("RNN-Path, absolute", "rnn_path", "path-adam-absolute", RATES, 1.47, settings=TEXT_GROWTH),
         CharacterRow("RNN-Path, paper's Path-Adam", "rnn_path", "path-adam-paper", (2e-3, 5e-4), 1.47),
         CharacterRow("RNN + norm stabiliser", "norm_stabilizer", "adam", (5e-3, 2e-3, 1e-3), 1.48),
         CharacterRow("LSTM", "lstm", "adam", (2e-2, 1e-2, 5e-3), 1.41, gated=True),

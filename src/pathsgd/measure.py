@@ -109,13 +109,35 @@ class Geometry:
     def __init__(self, model: nn.Module, output: Output = None) -> None:
         self.model, self.output = model, output
         self._structures: dict[Any, Structure] = {}
+        self._look_around()
+
+    def _look_around(self) -> None:
+        # Walking through the modules at every step costs a good part of what measuring a small net does. Recordings,
+        # too, are of the modules that a model has when it is first seen.
+        self._modules = list(self.model.modules())
+        known: set[int] = set()
+        self._owners: list[tuple[str, dict[str, Tensor | None], str]] = []
+        for prefix, module in self.model.named_modules():
+            for name, p in module._parameters.items():
+                if p is not None and id(p) not in known:
+                    known.add(id(p))
+                    self._owners.append((f"{prefix}.{name}" if prefix else name, module._parameters, name))
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The model's parameters as they are now, by name."""
+        found = {name: owner.get(key) for name, owner, key in self._owners}
+        if any(p is None for p in found.values()):  # one was taken away or renamed
+            self._look_around()
+            return dict(self.model.named_parameters())
+        return found  # type: ignore[return-value]
 
     def structure(self, inputs: Sequence[Any]) -> Structure:
-        key = shape_key(inputs), tuple(module.training for module in self.model.modules())
+        key = shape_key(inputs), tuple(module.training for module in self._modules)
         known = self._structures.get(key)
         if known is None:
+            self._look_around()
             recording = record(self.model, inputs, self.output)
-            spaces = spaces_of(recording, dict(self.model.named_parameters()))
+            spaces = spaces_of(recording, self.parameters())
             free = frozenset(name for name, edges in spaces.edges.items() if edges.free)
             known = Structure(recording, spaces, plain.match(recording), repeats_along_paths(recording), free)
             while len(self._structures) >= _REMEMBERED:
@@ -140,7 +162,7 @@ class Geometry:
         parameters: the model's, by name, where somebody has looked them up already.
         """
         known = self.structure(inputs)
-        parameters = dict(self.model.named_parameters()) if parameters is None else parameters
+        parameters = self.parameters() if parameters is None else parameters
         if known.plain is None:
             measured = measure(known.recording, parameters, known.spaces, terms)
             return replace(measured, repeats=known.repeats, free=known.free)
@@ -162,7 +184,10 @@ class Geometry:
 
     def __getstate__(self) -> dict[str, Any]:
         # Recordings are made again.
-        return {"model": self.model, "output": self.output, "_structures": {}}
+        return {"model": self.model, "output": self.output}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
 
 
 def shape_key(inputs: Sequence[Any]) -> tuple[Any, ...]:

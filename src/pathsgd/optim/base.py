@@ -239,7 +239,7 @@ class PathOptimizer(Optimizer):
         if oldest >= self.refresh_every:
             for part in parts:
                 refuse_sparse(part.names, part.gradients())
-            parameters = dict(self.model.named_parameters())
+            parameters = self._geometry.parameters()
             measured = self.measure(parts[0].states[0].get("root"), parameters)
             self.log_gamma_sq = measured.log_gamma_sq
             found: dict[Any, dict[str, Tensor]] = {}

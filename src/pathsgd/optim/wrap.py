@@ -53,7 +53,7 @@ class Wrapped:
 
     def normalize_(self, optimizer: Optimizer) -> None:
         """Normalise the gradients of the optimiser's parameters in place."""
-        known = dict(self._geometry.model.named_parameters())
+        known = self._geometry.parameters()
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         parameters = {name: p for name, p in known.items() if id(p) in held and p.grad is not None}
         if not parameters:

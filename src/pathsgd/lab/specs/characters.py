@@ -46,7 +46,9 @@ class CharacterTable:
     paper_ref: str
     rows: tuple[CharacterRow, ...]
     sizes: dict[Scale, dict[str, Any]]
-    """Per scale: settings of all runs, and hidden, gated_hidden, grid (budget), final (budget), final_seeds."""
+    """Per scale: settings of all runs, and hidden, gated_hidden, grid (budget), final (budget)."""
+    next_lower: bool = True
+    """Whether the longer runs are made at the next lower rate as well."""
 
     def specs(self, scale: Scale) -> list[RunSpec]:
         """Every system at every rate, for a short while."""
@@ -65,9 +67,10 @@ class CharacterTable:
         return cells(self.specs(scale), self.paper_ref)
 
     def second_stage(self, scale: Scale, records: Sequence[Record]) -> list[RunCell]:
-        """Each system at its best rate and the next lower one, for longer."""
+        """Each system for longer, at its best rate and, where asked for, the next lower one."""
         final = self.sizes[scale]["final"]
-        return cells(at_best_rate(self.specs(scale), records, next_lower=True, **final), self.paper_ref)
+        specs = at_best_rate(self.specs(scale), records, next_lower=self.next_lower, **final)
+        return cells(specs, self.paper_ref)
 
     def table_rows(self) -> list[Row]:
         """Rows for a comparison."""
@@ -88,7 +91,8 @@ class CharacterTable:
             self.name,
             self.title,
             "Test bits per character. Each system trained with the rate falling linearly from the one that was best on "
-            "the validation text after a short run, and from the next lower one; the better of the two counts.",
+            "the validation text after a short run"
+            + (", and from the next lower one; the better of the two counts." if self.next_lower else "."),
             tables=tuple(tables),
             figures=tuple(figures),
             sources=sources(filed),

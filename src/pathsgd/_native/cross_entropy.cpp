@@ -2,7 +2,8 @@
 //
 // Classes are cut into panels, rows into chunks. A first pass over the panels makes a chunk's logits and their
 // exponentials, a second one makes d of them and all that follows. Panels are shared out to threads, so each entry of dW
-// and db is summed by one thread; each thread sums a dh of its own, and these are added in order.
+// and db is summed by one thread; each thread sums a dh of its own, and these are added in order. Inside a panel the
+// classes of one row follow those of the row before; of W and dW it is the classes of one unit.
 //
 // Both products with h skip its zeros, about half of a ReLU's states, unless they would meet an infinity or a NaN.
 #include "cross_entropy.h"
@@ -10,6 +11,7 @@
 #include <optional>
 
 #include "active.h"
+#include "dense.h"
 #include "outer.h"
 #include "softmax.h"
 #include "terms.h"
@@ -19,156 +21,106 @@
 namespace pathsgd {
 namespace {
 
-// to[i][:] = start[i][:] + sum_k a(i, k) b[k][:], where a(i, k) = a[i * a_row + k * a_depth].
-template <class F, int Rows, int Vectors>
-PATHSGD_NOINLINE void add_product(F* to, long to_stride, const F* start, long start_stride, const F* a, long a_row,
-                                  long a_depth, const F* b, long b_stride, long depth) {
-  Vec<F> acc[Rows][Vectors];
-  PATHSGD_UNROLL for (int i = 0; i < Rows; i++)
-    PATHSGD_UNROLL for (int j = 0; j < Vectors; j++) acc[i][j] = load(start + i * start_stride + j * kLanes<F>);
-  for (long k = 0; k < depth; k++, a += a_depth, b += b_stride) {
-    Vec<F> row[Vectors];
-    PATHSGD_UNROLL for (int j = 0; j < Vectors; j++) row[j] = load(b + j * kLanes<F>);
-    PATHSGD_UNROLL for (int i = 0; i < Rows; i++) {
-      const Vec<F> value = broadcast(a[i * a_row]);
-      PATHSGD_UNROLL for (int j = 0; j < Vectors; j++) acc[i][j] += value * row[j];
-    }
-  }
-  PATHSGD_UNROLL for (int i = 0; i < Rows; i++)
-    PATHSGD_UNROLL for (int j = 0; j < Vectors; j++) store(to + i * to_stride + j * kLanes<F>, acc[i][j]);
-}
-
-template <class F>
-struct Rows {
-  F* data;
-  long stride;
-  Rows at(long row, long column) const { return {data + row * stride + column, stride}; }
-};
-
-// to += A b for `rows` rows and `columns` columns, whole vectors of them.
-template <class F>
-void add_dense(Rows<F> to, Rows<const F> start, long rows, long columns, const F* a, long a_row, long a_depth,
-               Rows<const F> b, long depth) {
-  for (const Panel& panel : panels_of<F>(columns, 1))
-    for_pieces(0, rows, kMaxRows, 1, [&](long r, int count) {
-      for_block(count, panel.vectors, [&](auto height, auto vectors) {
-        const long c = panel.first_column;
-        add_product<F, height, vectors>(to.at(r, c).data, to.stride, start.at(r, c).data, start.stride, a + r * a_row,
-                                        a_row, a_depth, b.at(0, c).data, b.stride, depth);
-      });
-    });
-}
-
-struct Classes {
-  long first, count;  // `count` of them exist; the panel is filled up to whole vectors
-  int vectors;
-};
-
 template <class F>
 class CrossEntropy {
  public:
   explicit CrossEntropy(const CrossEntropyCall<F>& call)
-      : call_(call), inputs_(call.inputs), chunk_(longest_chunk()), panels_(cut(call.classes)),
-        threads_(std::max<long>(1, std::min<long>(call.threads, panels_.size()))),
-        wants_gradient_(call.dh || call.dw || call.dbias), w_stride_(spread_stride<F>(inputs_)),
-        logits_(chunk_ * kWidth * panels_.size()), weights_(chunk_), target_logits_(chunk_),
-        softmax_(chunk_, panels_.size()), of_rows_(chunk_, inputs_), of_units_(inputs_, call.dw ? chunk_ : 0),
-        spaces_(threads_) {
-    for (auto& space : spaces_) space.emplace(inputs_ * kWidth, kWidth * w_stride_, call.dh ? chunk_ * w_stride_ : 0);
+      : call_(call), inputs_(call.inputs), chunk_(longest_chunk(call)), panels_((call.classes + kWidth - 1) / kWidth),
+        threads_(std::max<long>(1, std::min<long>(call.threads, panels_ / 2))), w_stride_(spread_stride<F>(inputs_)),
+        of_panel_(panels_of<F>(kWidth, 1)), of_inputs_(panels_of<F>(inputs_, 1)),
+        logits_(panels_ * (chunk_ + 1) * kWidth), weights_(chunk_), target_logits_(chunk_), softmax_(chunk_, panels_),
+        of_rows_(chunk_, inputs_), of_units_(inputs_, call.dw ? chunk_ : 0), spaces_(threads_) {
+    for (auto& space : spaces_) space.emplace(inputs_, w_stride_, call.dh ? chunk_ : 0);
     long counted = 0;
     for (long r = 0; r < call.rows; r++) counted += call.target[r] != call.ignore_index;
-    weight_ = call.mean ? 1.0 / counted : 1.0;
+    weight_ = call.mean ? 1.0 / static_cast<double>(counted) : 1.0;
   }
 
   double run() {
     double loss = 0;
     for_pieces(0, call_.rows, chunk_, 1, [&](long first, int count) {
-      first_ = first;
-      count_ = count;
-      h_ = call_.h + first * inputs_;
-      target_ = call_.target + first;
-      for (long r = 0; r < count; r++)
-        weights_.data()[r] = target_[r] == call_.ignore_index ? F(0) : static_cast<F>(weight_);
-      const long terms = of_rows_.list(h_, count, inputs_, inputs_, 1);
-      sparse_ = 8 * terms < 7 * count * inputs_;
-      if (sparse_ && call_.dw) of_units_.list(h_, inputs_, count, 1, inputs_);
-      on_panels([&](long p, Space& space) { forward(p, space); });
+      begin(first, count);
+      on_panels(1, [&](long p, long, Space& space) { forward(p, space.panel[0].data()); });
       softmax_.finish(weights_.data(), count);
       loss += chunk_loss();
-      if (!wants_gradient_) return;
-      for (auto& space : spaces_) space->dh.clear();
+      if (!call_.dh && !call_.dw && !call_.dbias) return;
       // A row whose total is not finite has a d of NaN, which its zeros in h must meet.
-      bool finite = true;
-      for (long r = 0; r < count; r++) finite &= softmax_.total(r) - softmax_.total(r) == 0;
-      skips_in_dw_ = sparse_ && finite;
-      on_panels([&](long p, Space& space) { backward(p, space); });
+      skips_in_dw_ = true;
+      for (long r = 0; r < count; r++) skips_in_dw_ &= softmax_.total(r) - softmax_.total(r) == 0;
+      for (auto& space : spaces_) space->dh.clear();
+      on_panels(kTogether, [&](long p, long end, Space& space) { backward(p, end, space); });
       if (call_.dh) sum_dh();
     });
     return weight_ * loss;
   }
 
  private:
-  static constexpr long kWidth = kWide * kLanes<F>;  // of a panel
+  static constexpr long kWidth = kPairVectors * kLanes<F>;  // classes of a panel
+  static constexpr long kTogether = 2;  // panels that dh is summed over at once, so that its sums are moved less often
 
-  struct Space {  // what a thread needs for itself
-    Buffer<F> turned, w, dh;
-    Space(long of_panel, long of_w, long of_dh) : turned(of_panel), w(of_w), dh(of_dh) { w.clear(); }
+  struct Space {  // what a thread needs for itself; a panel has room for a unit to spare
+    Buffer<F> panel[kTogether], w, dh;
+    Space(long inputs, long w_stride, long rows)
+        : panel{Buffer<F>((inputs + 1) * kWidth), Buffer<F>((inputs + 1) * kWidth)}, w(kTogether * kWidth * w_stride),
+          dh(rows * w_stride) {
+      w.clear();
+    }
   };
 
-  static std::vector<Classes> cut(long classes) {
-    std::vector<Classes> panels;
-    for (long first = 0; first < classes; first += kWidth) {
-      const long count = std::min(kWidth, classes - first), unit = kNarrow * kLanes<F>;
-      panels.push_back({first, count, static_cast<int>((count + unit - 1) / unit) * kNarrow});
-    }
-    return panels;
+  static long longest_chunk(const CrossEntropyCall<F>& call) {
+    const long pieces = (call.rows + call.chunk - 1) / call.chunk;
+    return (call.rows + pieces - 1) / pieces;
   }
-  long longest_chunk() const {
-    const long pieces = (call_.rows + call_.chunk - 1) / call_.chunk;
-    return (call_.rows + pieces - 1) / pieces;
-  }
-  F* tile(long p) { return logits_.data() + p * chunk_ * kWidth; }
+  long first_class(long p) const { return p * kWidth; }
+  long classes_of(long p) const { return std::min(kWidth, call_.classes - first_class(p)); }
+  F* logits(long p) { return logits_.data() + p * (chunk_ + 1) * kWidth; }  // and of a row to spare
 
+  void begin(long first, long count) {
+    first_ = first;
+    count_ = count;
+    h_ = call_.h + first * inputs_;
+    target_ = call_.target + first;
+    for (long r = 0; r < count; r++)
+      weights_.data()[r] = target_[r] == call_.ignore_index ? F(0) : static_cast<F>(weight_);
+    of_rows_.list(h_, count, inputs_, inputs_, 1, false);
+    if (call_.dw) of_units_.list(h_, inputs_, count, 1, inputs_, true);
+  }
+
+  // Calls body(first panel, end, space), some panels `together`.
   template <class Body>
-  void on_panels(Body&& body) {
+  void on_panels(long together, Body&& body) {
     on_threads(threads_, [&](long thread, long arrived) {
-      const long panels = static_cast<long>(panels_.size());
-      for (long p = panels * thread / arrived; p < panels * (thread + 1) / arrived; p++) body(p, *spaces_[thread]);
+      const long begin = panels_ * thread / arrived, end = panels_ * (thread + 1) / arrived;
+      for (long p = begin; p < end; p += together) body(p, std::min(end, p + together), *spaces_[thread]);
     });
   }
 
-  // The exponentials of a panel's logits.
-  void forward(long p, Space& space) {
-    const Classes& classes = panels_[p];
-    const F* w = call_.w + classes.first * inputs_;
-    for_width(classes.vectors, [&](auto vectors) {
-      constexpr long width = vectors * kLanes<F>;
-      F *panel = space.turned.data(), *to = tile(p), start[width];
-      // Classes that do not exist have weights of zero and a bias of minus infinity, so that their exponential is zero.
-      for (long c = 0; c < width; c++)
-        start[c] = c >= classes.count ? -std::numeric_limits<F>::infinity()
-                                      : call_.bias ? call_.bias[classes.first + c] : F(0);
-      if (classes.count < width) std::fill_n(panel, inputs_ * width, F(0));
-      transpose(w, inputs_, classes.count, inputs_, panel, width, false);
-      if (sparse_ && all_finite(panel, inputs_ * width)) {
-        const F* from = start;
-        long piece = 0, stride = 0;
-        for_pieces(0, inputs_, kTileRows, 1, [&](long first, int) {
-          for (long r = 0; r < count_; r++)
-            add_terms<F, vectors>(to + r * width, from + r * stride, of_rows_.begin(piece, r), of_rows_.end(piece, r),
-                                  panel + first * width);
-          from = to;
-          stride = width;
-          piece++;
-        });
-      } else {
-        add_dense<F>({to, width}, {start, 0}, count_, width, h_, inputs_, 1, {panel, width}, inputs_);
-      }
-      for (long r = 0; r < count_; r++) {
-        const long target = target_[r] - classes.first;
-        if (target >= 0 && target < classes.count) target_logits_.data()[r] = to[r * width + target];
-        exponentials<F, vectors>(to + r * width, softmax_.top(p, r), softmax_.sum(p, r));
-      }
+  // The exponentials of a panel's logits; `w`: room for its part of W.
+  void forward(long p, F* w) {
+    const long first = first_class(p), count = classes_of(p);
+    F start[kWidth], *to = logits(p);
+    // Classes that do not exist have weights of zero and a bias of minus infinity, so that their exponential is zero.
+    std::fill_n(start, kWidth, -std::numeric_limits<F>::infinity());
+    for (long c = 0; c < count; c++) start[c] = call_.bias ? call_.bias[first + c] : F(0);
+    if (count < kWidth) std::fill_n(w, inputs_ * kWidth, F(0));
+    transpose(call_.w + first * inputs_, inputs_, count, inputs_, w, kWidth, false);
+    if (all_finite(w, inputs_ * kWidth)) add_logits(to, start, w);
+    else DenseProduct<F>{to, kWidth, start, 0, h_, inputs_, 1, w, kWidth, inputs_, inputs_, 0}.run(count_, of_panel_);
+    for (long r = 0; r < count_; r++) {
+      const long target = target_[r] - first;
+      if (target >= 0 && target < count) target_logits_.data()[r] = to[r * kWidth + target];
+      exponentials<F, kPairVectors>(to + r * kWidth, softmax_.top(p, r), softmax_.sum(p, r));
+    }
+  }
+
+  void add_logits(F* to, const F* start, const F* w) {
+    long piece = 0;
+    for_pieces(0, inputs_, kTileRows, 1, [&](long unit, int) {
+      of_rows_.for_pairs(piece, [&](const LinePair<F>& pair) {
+        F *a = to + pair.a * kWidth, *b = to + pair.b * kWidth;
+        add_terms<F>(pair, a, b, piece ? a : start, piece ? b : start, w + unit * kWidth);
+      });
+      piece++;
     });
   }
 
@@ -181,63 +133,66 @@ class CrossEntropy {
     return loss;
   }
 
-  // What a panel's d adds to dW, db and the thread's dh.
-  void backward(long p, Space& space) {
-    const Classes& classes = panels_[p];
-    for_width(classes.vectors, [&](auto vectors) {
-      constexpr long width = vectors * kLanes<F>;
-      F *dw = space.turned.data(), db[width] = {};
-      if (call_.dw) std::fill_n(dw, inputs_ * width, F(0));
+  // What the d of panels [begin, end) add to dW, db and the thread's dh.
+  void backward(long begin, long end, Space& space) {
+    const long first_of_all = first_class(begin), classes = first_class(end - 1) + classes_of(end - 1) - first_of_all;
+    F sums[kTogether][kWidth] = {}, *w = space.w.data();
+    for (long i = 0; call_.dw && i < end - begin; i++) space.panel[i].clear();
+    for (long c = 0; call_.dh && c < classes; c++)
+      std::memcpy(w + c * w_stride_, call_.w + (first_of_all + c) * inputs_, inputs_ * sizeof(F));
+    long piece = 0;
+    for_pieces(0, count_, kTileRows, 1, [&](long row, int rows) {
+      for (long p = begin; p < end; p++) {
+        F* d = logits(p) + row * kWidth;
+        make_d(p, row, rows, d, sums[p - begin]);
+        if (call_.dw) add_dw(d, piece, row, rows, space.panel[p - begin].data());
+      }
+      F* dh = space.dh.data() + row * w_stride_;
       if (call_.dh)
-        for (long c = 0; c < classes.count; c++)
-          std::memcpy(space.w.data() + c * w_stride_, call_.w + (classes.first + c) * inputs_, inputs_ * sizeof(F));
-      long piece = 0;
-      for_pieces(0, count_, kTileRows, 1, [&](long first, int rows) {
-        F* d = tile(p) + first * width;
-        make_d<vectors>(p, first, rows, d, db);
-        if (call_.dw && skips_in_dw_) {
-          for (long k = 0; k < inputs_; k++)
-            add_terms<F, vectors>(dw + k * width, dw + k * width, of_units_.begin(piece, k), of_units_.end(piece, k), d);
-        } else if (call_.dw) {
-          add_dense<F>({dw, width}, {dw, width}, inputs_, width, h_ + first * inputs_, 1, inputs_, {d, width}, rows);
-        }
-        if (call_.dh) {
-          const Rows<F> dh = Rows<F>{space.dh.data(), w_stride_}.at(first, 0);
-          add_dense<F>(dh, {dh.data, dh.stride}, rows, padded<F>(inputs_), d, width, 1, {space.w.data(), w_stride_},
-                       classes.count);
-        }
-        piece++;
-      });
-      if (call_.dw)
-        transpose(dw, width, inputs_, classes.count, call_.dw + classes.first * inputs_, inputs_, first_ > 0);
-      for (long c = 0; call_.dbias && c < classes.count; c++)
-        call_.dbias[classes.first + c] = db[c] + (first_ > 0 ? call_.dbias[classes.first + c] : F(0));
+        DenseProduct<F>{dh, w_stride_, dh, w_stride_, logits(begin) + row * kWidth, kWidth, 1, w, w_stride_, classes,
+                        kWidth, (chunk_ + 1) * kWidth}.run(rows, of_inputs_);
+      piece++;
     });
+    for (long p = begin; p < end; p++) {
+      const long first = first_class(p), count = classes_of(p);
+      if (call_.dw)
+        transpose(space.panel[p - begin].data(), kWidth, inputs_, count, call_.dw + first * inputs_, inputs_, first_ > 0);
+      for (long c = 0; call_.dbias && c < count; c++)
+        call_.dbias[first + c] = sums[p - begin][c] + (first_ > 0 ? call_.dbias[first + c] : F(0));
+    }
   }
 
-  // d in place of the exponentials, for some rows, and their sums over rows.
-  template <int Vectors>
+  // d in place of the exponentials, for some rows of a panel, and their sums over rows.
   void make_d(long p, long first, long rows, F* d, F* sums) {
-    constexpr long width = Vectors * kLanes<F>;
-    const Classes& classes = panels_[p];
-    Vec<F> acc[Vectors];
-    PATHSGD_UNROLL for (int j = 0; j < Vectors; j++) acc[j] = load(sums + j * kLanes<F>);
+    Vec<F> acc[kPairVectors];
+    PATHSGD_UNROLL for (int j = 0; j < kPairVectors; j++) acc[j] = load(sums + j * kLanes<F>);
     for (long r = 0; r < rows; r++) {
-      F* row = d + r * width;
+      F* row = d + r * kWidth;
       const Vec<F> factor = broadcast(softmax_.factor(p, first + r));
-      PATHSGD_UNROLL for (int j = 0; j < Vectors; j++) {
+      PATHSGD_UNROLL for (int j = 0; j < kPairVectors; j++) {
         const Vec<F> value = load(row + j * kLanes<F>) * factor;
         store(row + j * kLanes<F>, value);
         acc[j] += value;
       }
     }
-    PATHSGD_UNROLL for (int j = 0; j < Vectors; j++) store(sums + j * kLanes<F>, acc[j]);
+    PATHSGD_UNROLL for (int j = 0; j < kPairVectors; j++) store(sums + j * kLanes<F>, acc[j]);
     for (long r = 0; r < rows; r++) {
-      const long target = target_[first + r] - classes.first;
-      if (target < 0 || target >= classes.count) continue;
-      d[r * width + target] -= weights_.data()[first + r];
+      const long target = target_[first + r] - first_class(p);
+      if (target < 0 || target >= classes_of(p)) continue;
+      d[r * kWidth + target] -= weights_.data()[first + r];
       sums[target] -= weights_.data()[first + r];
     }
+  }
+
+  void add_dw(const F* d, long piece, long row, long rows, F* dw) {
+    if (!skips_in_dw_) {
+      const F* h = h_ + row * inputs_;
+      return DenseProduct<F>{dw, kWidth, dw, kWidth, h, 1, inputs_, d, kWidth, rows, rows, 0}.run(inputs_, of_panel_);
+    }
+    of_units_.for_pairs(piece, [&](const LinePair<F>& pair) {
+      F *a = dw + pair.a * kWidth, *b = dw + pair.b * kWidth;
+      add_terms<F>(pair, a, b, a, b, d);
+    });
   }
 
   void sum_dh() {
@@ -250,22 +205,19 @@ class CrossEntropy {
   }
 
   const CrossEntropyCall<F>& call_;
-  const long inputs_, chunk_;
-  const std::vector<Classes> panels_;
-  const long threads_;
-  const bool wants_gradient_;
+  const long inputs_, chunk_, panels_, threads_;
   const long w_stride_;  // of rows of W and dh in a thread's space
-  Buffer<F> logits_;     // (panels, chunk, width)
-  Buffer<F> weights_, target_logits_;
+  const std::vector<Panel> of_panel_, of_inputs_;
+  Buffer<F> logits_, weights_, target_logits_;
   Softmax<F> softmax_;
-  Terms<F> of_rows_, of_units_;
+  PairTerms<F> of_rows_, of_units_;
   std::vector<std::optional<Space>> spaces_;
   double weight_;
   // The chunk at hand:
-  long first_, count_;
-  const F* h_;
-  const int64_t* target_;
-  bool sparse_, skips_in_dw_;
+  long first_ = 0, count_ = 0;
+  const F* h_ = nullptr;
+  const int64_t* target_ = nullptr;
+  bool skips_in_dw_ = true;
 };
 
 template <class F>

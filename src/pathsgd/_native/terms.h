@@ -13,7 +13,9 @@
 namespace pathsgd {
 
 constexpr int kPairVectors = 6;  // twice as many accumulators are held in registers
-constexpr long kTileRows = 20 * 1024 / (kPairVectors * PATHSGD_VECTOR_BYTES);  // leaves some of a 32 KB cache to others
+// Rows that leave some of a cache of 32 KB to others, a multiple of the height of any block.
+constexpr long kTileRows = 21 * 1024 / (kPairVectors * PATHSGD_VECTOR_BYTES) / 12 * 12;
+static_assert(kTileRows % kMaxRows == 0, "pieces of a tile are whole blocks");
 
 template <class F>
 struct PairTerm {
@@ -42,7 +44,7 @@ class PairTerms {
     std::iota(order_.begin(), order_.begin() + lines + 1, 0L);
     if (by_count) sort_by_count(matrix, depth, line_stride, stride);
     int64_t count = 0, *start = starts_.data();
-    for_pieces(0, depth, kTileRows, 1, [&](long first, int size) {
+    for_pieces(0, depth, kTileRows, kMaxRows, [&](long first, int size) {
       for (long p = 0; p < pairs(lines); p++) {
         const F* from = matrix + first * stride;
         *start++ = count;

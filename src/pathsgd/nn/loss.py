@@ -7,14 +7,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pathsgd import _native
 from pathsgd.nn.functional import PLAIN_TENSORS, is_plain_arithmetic
 from pathsgd.nn.layer import is_batch_of_gradients
 
-CHUNK = 256
-"""Rows of logits held at a time: with 10,000 classes none of 64 to 640 was measured to be clearly faster."""
+CHUNK = 320
+"""Rows of logits held at a time: with 10,000 classes the kernel was a few per cent slower with 128, 256 or 640."""
 
 
 def linear_cross_entropy(
@@ -30,11 +29,11 @@ def linear_cross_entropy(
 
     input: (..., I); weight: (C, I); bias: (C) or None; target: (...) class numbers; the result is a scalar, or
     (...) with reduction="none". Gradients are computed with the logits at hand, so the backward pass costs nothing; it
-    can be called more than once but not differentiated again.
+    can be called more than once.
 
-    On the CPU a kernel computes sums and means, skipping the zeros of `input`, which a ReLU makes; `pathsgd.nn.functional`
-    says when torch's operation is left to itself. Otherwise the chunked loop is torch.nn.functional.linear_cross_entropy's (torch 2.13 and later). Earlier versions of torch
-    materialise the logits.
+    On the CPU a kernel computes sums and means and skips the zeros of `input`, of which a ReLU makes many. Where it
+    cannot, as with `pathsgd.nn.RNN`, torch.nn.functional.linear_cross_entropy does (torch 2.13 and later), chunked too
+    but not to be differentiated twice. Earlier versions of torch materialise the logits.
     """
     if input.shape[:-1] != target.shape:
         raise ValueError(f"target {tuple(target.shape)} must have one class for each row of input {tuple(input.shape)}")
@@ -51,8 +50,8 @@ def linear_cross_entropy(
 class LinearCrossEntropy(torch.autograd.Function):
     """(rows, weight, bias, target, mean, ignore_index, chunk, wanted) -> loss, with whose logits come its gradients.
 
-    wanted: whether rows, weight and bias need theirs. They are given away at the first backward pass, so that nobody has
-    to copy them; a later one computes them anew.
+    wanted: whether rows, weight and bias need theirs. They are given away at the first backward pass, so that nobody
+    has to copy them; a later one computes them anew.
     """
 
     @staticmethod
@@ -63,8 +62,10 @@ class LinearCrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_loss: Tensor) -> Any:
+    def backward(ctx: Any, d_loss: Tensor) -> Any:  # type: ignore[override]
+        others = (None,) * (1 + len(ctx.settings))
+        if torch.is_grad_enabled():
+            return *_backward_whole(ctx, d_loss), *others
         saved = ctx.saved_tensors  # torch has something to say if they were changed or freed
         gradients = ctx.gradients or _native.cross_entropy(*saved, *ctx.settings)[1:]
         ctx.gradients = None
@@ -74,11 +75,23 @@ class LinearCrossEntropy(torch.autograd.Function):
             for gradient in gradients:
                 if gradient is not None:
                     gradient.mul_(d_loss)
-        return *gradients, *(None for _ in range(1 + len(ctx.settings)))
+        return *gradients, *others
+
+
+def _backward_whole(ctx: Any, d_loss: Tensor) -> list[Tensor | None]:
+    """The gradients by way of whole logits, so that they can be differentiated in turn."""
+    *tensors, target = ctx.saved_tensors
+    mean, ignore_index, _, wanted = ctx.settings
+    # Views, so that a tensor in two places gets each place's gradient by itself.
+    tensors = [t.view_as(t) if want else t for t, want in zip(tensors, wanted)]
+    loss = F.cross_entropy(F.linear(*tensors), target, reduction="mean" if mean else "sum", ignore_index=ignore_index)
+    needed = [t for t, want in zip(tensors, wanted) if want]
+    gradients = iter(torch.autograd.grad(loss, needed, d_loss, create_graph=True))
+    return [next(gradients) if want else None for want in wanted]
 
 
 def _can_fuse(rows: Tensor, weight: Any, bias: Any, target: Tensor, reduction: str) -> bool:
-    """Whether the kernel may take these. Not for reduction="none": which gradient each row brings is not known before."""
+    """Whether the kernel may take these. With reduction="none" each row brings a factor that is not known before."""
     if reduction not in ("mean", "sum") or rows.numel() == 0:
         return False
     tensors = (rows, weight) if bias is None else (rows, weight, bias)

@@ -13,7 +13,7 @@ from pathsgd._native.calls import C_TYPES, pointer
 from pathsgd._native.loader import thread_count
 
 CLASSES_PER_THREAD = 384
-"""Fewer classes than this give a thread too few panels; where there are several threads torch shares rows out instead."""
+"""The kernel shares out classes: with several threads and fewer of them than this for each, torch does better."""
 
 _NO_SUCH_CLASS = 2
 _INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
@@ -54,8 +54,8 @@ def cross_entropy(
 ) -> CrossEntropy:
     """Sum or mean of F.cross_entropy(F.linear(rows, weight, bias), target) over the rows not ignored.
 
-    rows (R, I), weight (C, I), bias (C) or None, target (R) int64; chunk: rows of logits held at a time; needs: which of
-    the gradients of rows, weight and bias are wanted. A target that is no class raises an IndexError.
+    rows (R, I), weight (C, I), bias (C) or None, target (R) int64; chunk: rows of logits held at a time; needs: which
+    gradients of rows, weight and bias are wanted. A target that is no class raises an IndexError.
     """
     given = [None if t is None else t.detach().contiguous() for t in (rows, weight, bias)]
     wanted = [None if t is None or not need else torch.empty_like(t) for t, need in zip(given, needs)]

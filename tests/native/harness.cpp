@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "cross_entropy.h"
 #include "rnn.h"
 #include "squared.h"
 #include "threads.h"
@@ -29,6 +30,8 @@ int pathsgd_apply_float(const pathsgd::UpdateCall<float>*);
 int pathsgd_direction_float(const pathsgd::UpdateCall<float>*, int64_t, float*);
 int pathsgd_spectral_float(pathsgd::SpectralCall<float>*);
 int pathsgd_inverse_root_float_float(const pathsgd::InverseRootCall<float, float>*);
+int pathsgd_cross_entropy_float(pathsgd::CrossEntropyCall<float>*);
+int pathsgd_cross_entropy_double(pathsgd::CrossEntropyCall<double>*);
 void pathsgd_set_thread_runner(pathsgd::ThreadRunner);
 }
 
@@ -336,6 +339,52 @@ void run_spectral(long rows, long columns) {
   expect_same("1/sqrt(kappa)", root, expected);
 }
 
+int cross_entropy(pathsgd::CrossEntropyCall<float>& call) { return pathsgd_cross_entropy_float(&call); }
+int cross_entropy(pathsgd::CrossEntropyCall<double>& call) { return pathsgd_cross_entropy_double(&call); }
+
+// Class 0 is ignored; `zeros` of eight numbers of h are zero.
+template <class F>
+void run_cross_entropy(long rows, long inputs, long classes, long chunk, int zeros, bool biased, bool mean, int wanted) {
+  auto h = random<F>(rows * inputs);
+  for (F& value : h) value = draw() < zeros / 4.0 - 1.0 ? F(0) : value;
+  const auto w = random<F>(classes * inputs), bias = random<F>(classes);
+  vector<int64_t> target(rows);
+  long counted = 0;
+  for (long r = 0; r < rows; r++) counted += (target[r] = r * 7 % classes) != 0;
+  vector<double> dh(rows * inputs), dw(classes * inputs), db(classes), l(classes);
+  double loss = 0;
+  for (long r = 0; r < rows; r++) {
+    double total = 0;
+    for (long c = 0; c < classes; c++) {
+      l[c] = biased ? bias[c] : 0;
+      for (long i = 0; i < inputs; i++) l[c] += double(h[r * inputs + i]) * w[c * inputs + i];
+      total += std::exp(l[c]);
+    }
+    if (target[r] == 0) continue;
+    const double weight = mean ? 1.0 / counted : 1.0;
+    loss += weight * (std::log(total) - l[target[r]]);
+    for (long c = 0; c < classes; c++) {
+      const double d = weight * (std::exp(l[c]) / total - (c == target[r]));
+      db[c] += d;
+      for (long i = 0; i < inputs; i++) {
+        dh[r * inputs + i] += d * w[c * inputs + i];
+        dw[c * inputs + i] += d * h[r * inputs + i];
+      }
+    }
+  }
+  vector<F> got_dh(rows * inputs), got_dw(classes * inputs), got_db(classes);
+  pathsgd::CrossEntropyCall<F> call{rows, inputs, classes, 3, chunk, 0, mean, h.data(), w.data(),
+                                    biased ? bias.data() : nullptr, target.data(), wanted & 1 ? got_dh.data() : nullptr,
+                                    wanted & 2 ? got_dw.data() : nullptr, wanted & 4 ? got_db.data() : nullptr, 0};
+  failures += cross_entropy(call);
+  if (counted) expect_same("loss", vector<F>{F(call.loss)}, {loss});
+  if (wanted & 1) expect_same("dh", got_dh, dh);
+  if (wanted & 2) expect_same("dW", got_dw, dw);
+  if (wanted & 4) expect_same("db", got_db, db);
+  target[rows - 1] = classes;
+  failures += cross_entropy(call) != pathsgd::kNoSuchClass;
+}
+
 // Threads one after the other; of three asked for, only two come.
 void two_threads(int, pathsgd::ThreadBody body, void* context) {
   for (int thread = 0; thread < 2; thread++) body(context, thread, 2);
@@ -361,6 +410,12 @@ int main() {
       for (int64_t direction = 0; direction < 5; direction++)
         for (int bits = 0; bits < 4; bits++) run_update(s[1], s[2], direction, bits & 1, bits & 2);
     }
+    const long losses[][4] = {{1, 1, 2, 1}, {5, 3, 30, 2}, {7, 16, 97, 7}, {30, 7, 400, 11}, {230, 5, 53, 230}, {3, 230, 19, 3}};
+    for (const auto& s : losses)
+      for (int bits = 0; bits < 8; bits++) {
+        run_cross_entropy<float>(s[0], s[1], s[2], s[3], bits, bits & 1, bits & 2, bits);
+        run_cross_entropy<double>(s[0], s[1], s[2], s[3], bits, bits & 1, bits & 2, 7 - bits);
+      }
     run_update(260, 600, 3, true, true);  // large enough for threads
     run_squared_products(260, 600);
     for (long hidden : {1, 5, 16, 33, 259})

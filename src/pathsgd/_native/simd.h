@@ -54,6 +54,18 @@ PATHSGD_INLINE void store(F* to, Vec<F> value) {
   *reinterpret_cast<Vec<F>*>(to) = value;
 }
 
+// A vector that is used twice and must not be read twice: compilers like to make it part of both instructions, and reads
+// are what there are too few of.
+template <class F>
+PATHSGD_INLINE Vec<F> held(Vec<F> value) {
+#if PATHSGD_VECTOR_BYTES == 64 && defined(__AVX512F__)
+  asm("" : "+v"(value));
+#elif PATHSGD_VECTOR_BYTES == 32 && defined(__AVX2__)
+  asm("" : "+x"(value));
+#endif
+  return value;
+}
+
 // Copies fewer than 16 elements by powers of two: constant sizes become single moves, a variable memcpy a call.
 template <class F>
 PATHSGD_INLINE void copy_few(F* to, const F* from, long count) {

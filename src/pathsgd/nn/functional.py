@@ -14,7 +14,7 @@ from torch.utils._device import DeviceContext
 from pathsgd._native import Layout
 from pathsgd.nn.layer import ReluLayer
 
-_PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
+PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 _FUSED_TYPES = (torch.float32, torch.float64)
 
 
@@ -81,13 +81,13 @@ def can_fuse(
 ) -> bool:
     """Whether `run` may take these. If not, torch computes them, or says what is wrong with them."""
     return (
-        _is_plain_arithmetic((data, *weights) if hx is None else (data, hx, *weights))
+        is_plain_arithmetic((data, *weights) if hx is None else (data, hx, *weights))
         and _weights_fit(weights, data.shape[-1], biased, layers, bidirectional)
         and _rows_fit(data, batch_sizes, hx, len(weights) // (4 if biased else 2), weights[1].shape[0], batch_first)
     )
 
 
-def _is_plain_arithmetic(tensors: Sequence[Any]) -> bool:
+def is_plain_arithmetic(tensors: Sequence[Any]) -> bool:
     """Ordinary CPU tensors of one type, and nobody who watches, transforms or records operations."""
     if (
         torch.compiler.is_compiling()
@@ -103,7 +103,7 @@ def _is_plain_arithmetic(tensors: Sequence[Any]) -> bool:
     if dtype not in _FUSED_TYPES:
         return False
     for t in tensors:
-        if type(t) not in _PLAIN_TENSORS or t.dtype != dtype or not t.is_cpu or t.layout != torch.strided or t.is_neg():
+        if type(t) not in PLAIN_TENSORS or t.dtype != dtype or not t.is_cpu or t.layout != torch.strided or t.is_neg():
             return False
     return True
 

@@ -46,7 +46,7 @@ class ReluLayer(torch.autograd.Function):
     def backward(ctx: Any, d_states: Tensor | None, d_last: Tensor | None) -> Any:  # type: ignore[override]
         if d_states is None and d_last is None:
             return (None,) * len(ctx.needs_input_grad)
-        if torch.is_grad_enabled() or _is_batch_of_gradients(d_states) or _is_batch_of_gradients(d_last):
+        if torch.is_grad_enabled() or is_batch_of_gradients(d_states) or is_batch_of_gradients(d_last):
             return _backward_unrolled(ctx, d_states, d_last)
         x, h0, states, *weights = _dense(ctx.saved_tensors)
         d_states, d_last = _dense([d_states, d_last])
@@ -87,7 +87,7 @@ def _backward_unrolled(ctx: Any, d_states: Tensor | None, d_last: Tensor | None)
     return d_x, d_h0, None, None, *d_weights
 
 
-def _is_batch_of_gradients(gradient: Tensor | None) -> bool:
+def is_batch_of_gradients(gradient: Tensor | None) -> bool:
     """Whether vmap, old or new, hides a dimension of this tensor from us."""
     functorch = torch._C._functorch
     return gradient is not None and (

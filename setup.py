@@ -14,7 +14,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 FOLDER = Path("src/pathsgd/_native")
-PARTS = ("kernel", "forward", "backward", "squared", "sums", "update", "cross_entropy")
+PARTS = ("kernel", "forward", "backward", "recurrent", "squared", "sums", "update", "cross_entropy")
 SOURCES = [str(FOLDER / f"{part}.cpp") for part in PARTS]
 HEADERS = sorted(str(path) for path in FOLDER.glob("*.h"))
 FLAGS = ["-std=c++17", "-O3", "-g0", "-ffp-contract=fast", "-fvisibility=hidden"]

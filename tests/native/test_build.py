@@ -30,7 +30,7 @@ def test_the_kernels_against_plain_loops(vector_bytes: int, flags: list[str], tm
         assert pathsgd.nn.backend().name == "torch"
         return
     folder = PACKAGE / "_native"
-    names = ("kernel", "forward", "backward", "squared", "sums", "update", "cross_entropy")
+    names = ("kernel", "forward", "backward", "recurrent", "squared", "sums", "update", "cross_entropy")
     sources = [Path(__file__).with_name("harness.cpp"), *(folder / f"{name}.cpp" for name in names)]
     width = f"-DPATHSGD_VECTOR_BYTES={vector_bytes}"
     common = ["-std=c++17", "-O0", "-ffp-contract=fast", "-Wno-psabi", width, f"-I{folder}"]

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "outer.h"
+#include "pairs.h"
 #include "rnn.h"
 #include "threads.h"
 
@@ -27,8 +28,9 @@ class Backward {
  public:
   explicit Backward(const BackwardCall<F>& call)
       : call_(call), walk_(call.shape), hidden_(call.shape.hidden), recurrent_(call.dw_rec ? hidden_ : 0),
-        inputs_(call.dw_in ? call.shape.inputs : 0), w_rec_(call.w_rec, hidden_, hidden_, hidden_, 1),
-        skip_zeros_(all_finite(call.w_rec, hidden_ * hidden_)) {
+        inputs_(call.dw_in ? call.shape.inputs : 0), skip_zeros_(all_finite(call.w_rec, hidden_ * hidden_)),
+        by_pairs_(skip_zeros_ && hidden_ >= kLeastForPairs),
+        w_rec_(call.w_rec, hidden_, hidden_, hidden_, 1, by_pairs_ ? kPairVectors : kMaxVectors) {
     const long threads = std::max<long>(1, std::min<long>(call.shape.threads, call.shape.batch));
     const long columns = recurrent_ + inputs_ + 1, tile = std::min<long>(kTileRows, call.shape.batch);
     // Every thread's sums exist and are clear even when fewer threads arrive than were asked for. Three steps of room:
@@ -40,7 +42,7 @@ class Backward {
   void run() {
     const long batch = call_.shape.batch;
     on_threads(static_cast<long>(outer_.size()), [&](long thread, long threads) {
-      for_pieces(batch * thread / threads, batch * (thread + 1) / threads, kTileRows, kMaxRows,
+      for_pieces(share_begin(batch, thread, threads), share_begin(batch, thread + 1, threads), kTileRows, kMaxRows,
                  [&](long first, long count) { sweep(first, first + count, *outer_[thread]); });
     });
     finish(call_.dw_rec, recurrent_, 0);
@@ -49,11 +51,17 @@ class Backward {
   }
 
  private:
+  struct Space {
+    RowBlocks<F> blocks;
+    PairSpace<F> pairs;
+  };
+
   const F* state(long row) const { return call_.out + row * call_.out_stride; }
 
   // All steps for the sequences in rows [first, last).
   void sweep(long first, long last, OuterSum<F>& outer) const {
-    RowBlocks<F> blocks(last - first, std::min(kDepth, hidden_));
+    Space space{RowBlocks<F>(last - first, std::min(kDepth, hidden_)),
+                PairSpace<F>(by_pairs_ ? last - first : 0, hidden_)};
     const F* after = nullptr;
     for (long position = call_.shape.steps - 1; position >= 0; position--) {
       const long t = walk_.step(position), end = std::min(last, walk_.rows(t));
@@ -64,9 +72,9 @@ class Backward {
       const F* before = starts > first ? state(walk_.first_row(walk_.step(position - 1)) + first) : nullptr;
       const long stride = outer.dz_stride();
       F* dz = outer.dz();
-      step(t, first, ends, after, before, dz, stride, blocks);
-      step(t, ends, end, nullptr, nullptr, dz + (ends - first) * stride, stride, blocks);
-      if (call_.dh0) to_start(starts, end, dz + (starts - first) * stride, stride, blocks);
+      step(t, first, ends, after, before, dz, stride, space);
+      step(t, ends, end, nullptr, nullptr, dz + (ends - first) * stride, stride, space);
+      if (call_.dh0) to_start(starts, end, dz + (starts - first) * stride, stride, space);
       if (call_.dz) keep(t, first, end, dz, stride);
       gather(t, first, starts, end, before, outer);
       outer.advance(end - first);
@@ -77,23 +85,28 @@ class Backward {
 
   // dz of rows [first, last) of step t; `after` is null for rows that end here.
   void step(long t, long first, long last, const F* after, const F* soon, F* dz, long dz_stride,
-            RowBlocks<F>& blocks) const {
+            Space& space) const {
     const long row = walk_.first_row(t) + first;
     const F* dout = call_.dout ? call_.dout + row * call_.dout_stride : nullptr;
     const F* dh_n = call_.dh_n && !after ? call_.dh_n + first * hidden_ : nullptr;
-    product({after, dout, dh_n, state(row), soon, dz, dz_stride, padded<F>(hidden_)}, last - first, dz_stride, blocks);
+    product({after, dout, dh_n, state(row), soon, dz, dz_stride, padded<F>(hidden_)}, first, last, dz_stride, space);
   }
 
   // Rows [first, last) begin at the step whose dz is given: what they pass on is the gradient of h_0.
-  void to_start(long first, long last, const F* dz, long dz_stride, RowBlocks<F>& blocks) const {
+  void to_start(long first, long last, const F* dz, long dz_stride, Space& space) const {
     F* dh0 = call_.dh0 + first * hidden_;
-    product({dz, nullptr, nullptr, nullptr, nullptr, dh0, hidden_, hidden_}, last - first, dz_stride, blocks);
+    product({dz, nullptr, nullptr, nullptr, nullptr, dh0, hidden_, hidden_}, first, last, dz_stride, space);
   }
 
-  void product(const Rows<F>& rows, long count, long dz_stride, RowBlocks<F>& blocks) const {
+  void product(const Rows<F>& rows, long first, long last, long dz_stride, Space& space) const {
+    const long count = last - first;
+    if (by_pairs_)
+      return for_even_starts(first, last, [&](long skipped, long size) {
+        product_by_pairs(rows, skipped, size, dz_stride, space.pairs);
+      });
     for (long k0 = 0; k0 < hidden_; k0 += kDepth) {
       const long depth = std::min(kDepth, hidden_ - k0);
-      const auto& found = blocks.find(rows.after ? rows.after + k0 : nullptr, dz_stride, count, depth, skip_zeros_);
+      const auto& found = space.blocks.find(rows.after ? rows.after + k0 : nullptr, dz_stride, count, depth, skip_zeros_);
       for (size_t p = 0; p < w_rec_.panels().size(); p++)
         for (const RowBlock& at : found) {
           if (hidden_ > kDepth) w_rec_.fetch_ahead(p, k0, depth, at.first, at.rows, count);
@@ -103,6 +116,19 @@ class Backward {
           });
         }
     }
+  }
+
+  void product_by_pairs(const Rows<F>& rows, long first, long count, long dz_stride, PairSpace<F>& space) const {
+    const auto start = [](size_t, auto vectors, long, F* sums) { std::fill_n(sums, vectors * kLanes<F>, F(0)); };
+    const auto finish = [&](size_t p, auto vectors, long r, const F* sums) {
+      const long column = w_rec_.panels()[p].first_column;
+      Vec<F> acc[1][vectors];
+      load_block(acc, sums, 0, vectors * kLanes<F>);
+      complete(acc, rows, first + r, column);
+      store_block(acc, rows.to + (first + r) * rows.to_stride + column, 0, rows.to_columns - column);
+    };
+    const F* after = rows.after ? rows.after + first * dz_stride : nullptr;
+    PairProduct<F>(w_rec_, hidden_, after, dz_stride, count, space).run(start, finish);
   }
 
   template <int BlockRows, int Vectors>
@@ -172,8 +198,8 @@ class Backward {
   const BackwardCall<F>& call_;
   const Walk walk_;
   const long hidden_, recurrent_, inputs_;
+  const bool skip_zeros_, by_pairs_;
   const Packed<F> w_rec_;
-  const bool skip_zeros_;
   std::vector<std::unique_ptr<OuterSum<F>>> outer_;
 };
 

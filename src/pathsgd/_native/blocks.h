@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "simd.h"
+#include "transpose.h"
 
 namespace pathsgd {
 
@@ -58,8 +59,8 @@ struct Panel {
 
 // Columns in panels as equal as they can be: 13 vectors become 3+3+3+2+2, never 3+3+3+3+1.
 template <class F>
-std::vector<Panel> panels_of(long columns, long depth) {
-  const long vectors = padded<F>(columns) / kLanes<F>, count = (vectors + kMaxVectors - 1) / kMaxVectors;
+std::vector<Panel> panels_of(long columns, long depth, int most = kMaxVectors) {
+  const long vectors = padded<F>(columns) / kLanes<F>, count = (vectors + most - 1) / most;
   std::vector<Panel> panels;
   long first = 0;
   for (long p = 0; p < count; p++) {
@@ -74,8 +75,8 @@ template <class F>
 class Packed {
  public:
   // Element (k, n) is source[k * k_stride + n * n_stride].
-  Packed(const F* source, long depth, long columns, long k_stride, long n_stride)
-      : panels_(panels_of<F>(columns, depth)), memory_(static_cast<size_t>(padded<F>(columns) * depth)) {
+  Packed(const F* source, long depth, long columns, long k_stride, long n_stride, int most_vectors = kMaxVectors)
+      : panels_(panels_of<F>(columns, depth, most_vectors)), memory_(static_cast<size_t>(padded<F>(columns) * depth)) {
     for (const Panel& panel : panels_) pack(panel, source, depth, columns, k_stride, n_stride);
   }
   const std::vector<Panel>& panels() const { return panels_; }
@@ -93,20 +94,18 @@ class Packed {
   }
 
  private:
-  // Sixteen depths at a time: whichever of the two strides is one, both sides stay in cache.
   void pack(const Panel& panel, const F* source, long depth, long columns, long k_stride, long n_stride) {
     const long width = panel.vectors * kLanes<F>, filled = std::min(width, columns - panel.first_column);
     F* to = memory_.data() + panel.offset;
     const F* from = source + panel.first_column * n_stride;
-    for (long k0 = 0; k0 < depth; k0 += 16) {
-      const long k1 = std::min(depth, k0 + 16);
-      for (long k = k0; k < k1 && filled < width; k++) std::fill(to + k * width + filled, to + (k + 1) * width, F(0));
-      if (n_stride == 1) {
-        for (long k = k0; k < k1; k++) std::memcpy(to + k * width, from + k * k_stride, filled * sizeof(F));
-      } else {
-        for (long n = 0; n < filled; n++)
-          for (long k = k0; k < k1; k++) to[k * width + n] = from[k * k_stride + n * n_stride];
-      }
+    for (long k = 0; k < depth && filled < width; k++) std::fill(to + k * width + filled, to + (k + 1) * width, F(0));
+    if (n_stride == 1) {
+      for (long k = 0; k < depth; k++) std::memcpy(to + k * width, from + k * k_stride, filled * sizeof(F));
+    } else if (k_stride == 1) {
+      transpose(from, n_stride, filled, depth, to, width, false);
+    } else {
+      for (long k = 0; k < depth; k++)
+        for (long n = 0; n < filled; n++) to[k * width + n] = from[k * k_stride + n * n_stride];
     }
   }
   std::vector<Panel> panels_;
@@ -160,10 +159,10 @@ PATHSGD_INLINE void for_rows(int rows, Body&& body) {
 }
 
 // Calls body(Constant<vectors>).
-template <int Vectors = 1, class Body>
+template <int Vectors = 1, int Most = kMaxVectors, class Body>
 PATHSGD_INLINE void for_vectors(int vectors, Body&& body) {
   if (vectors == Vectors) return body(Constant<Vectors>{});
-  if constexpr (Vectors < kMaxVectors) for_vectors<Vectors + 1>(vectors, body);
+  if constexpr (Vectors < Most) for_vectors<Vectors + 1, Most>(vectors, body);
 }
 
 // Calls body(Constant<rows>, Constant<vectors>).

@@ -22,7 +22,7 @@ from pathsgd._native.loader import load, thread_count
 SMALL_INPUTS = 16
 """Up to this many inputs, W_in x and dW_in are part of the sweep; beyond, one product does them better."""
 SMALL_HIDDEN = 256
-"""Up to this many units, dW_rec is summed in the backward sweep; beyond, its sums do not stay in cache."""
+"""Up to this many units, dW_rec is summed in the backward sweep; beyond, its sums do not stay in cache, and come after."""
 
 _INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
 C_TYPES = {torch.float32: "float", torch.float64: "double"}
@@ -183,7 +183,7 @@ def _sweep_back(
     sums_in = needs.w_in and inputs <= SMALL_INPUTS
     keeps_dz = needs.x or (needs.w_in and not sums_in) or (needs.w_rec and not sums_rec)
     dz = x.new_empty(states.shape[:-1].numel(), hidden) if keeps_dz else None
-    dw_rec = x.new_empty(hidden, hidden) if sums_rec else None
+    dw_rec = x.new_empty(hidden, hidden) if needs.w_rec else None
     dw_in = x.new_empty(hidden, inputs) if sums_in else None
     dbias = x.new_empty(hidden)
     call = _BackwardCall(
@@ -198,11 +198,14 @@ def _sweep_back(
         pointer(d_last, direction * layout.batch * hidden),
         pointer(dz),
         pointer(dh0),
-        pointer(dw_rec),
+        pointer(dw_rec) if sums_rec else None,
         pointer(dw_in),
         pointer(dbias),
     )
     call_kernel(library, "pathsgd_backward_" + C_TYPES[x.dtype], call)
+    if needs.w_rec and not sums_rec:
+        call.dw_rec = pointer(dw_rec)
+        call_kernel(library, "pathsgd_recurrent_gradient_" + C_TYPES[x.dtype], call)
     return dz, Gradients(None, dh0, dw_in, dw_rec, dbias if needs.bias else None)
 
 

@@ -115,7 +115,7 @@ class CrossEntropy {
 
   void add_logits(F* to, const F* start, const F* w) {
     long piece = 0;
-    for_pieces(0, inputs_, kTileRows, kMaxRows, [&](long unit, int) {
+    for_pieces(0, inputs_, kPairDepth, kMaxRows, [&](long unit, int) {
       of_rows_.for_pairs(piece, [&](const LinePair<F>& pair) {
         F *a = to + pair.a * kWidth, *b = to + pair.b * kWidth;
         add_terms<F>(pair, a, b, piece ? a : start, piece ? b : start, w + unit * kWidth);
@@ -141,7 +141,7 @@ class CrossEntropy {
     for (long c = 0; call_.dh && c < classes; c++)
       std::memcpy(w + c * w_stride_, call_.w + (first_of_all + c) * inputs_, inputs_ * sizeof(F));
     long piece = 0;
-    for_pieces(0, count_, kTileRows, kMaxRows, [&](long row, int rows) {
+    for_pieces(0, count_, kPairDepth, kMaxRows, [&](long row, int rows) {
       for (long p = begin; p < end; p++) {
         F* d = logits(p) + row * kWidth;
         make_d(p, row, rows, d, sums[p - begin]);

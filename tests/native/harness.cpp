@@ -16,6 +16,8 @@ int pathsgd_forward_float(const pathsgd::ForwardCall<float>*);
 int pathsgd_forward_double(const pathsgd::ForwardCall<double>*);
 int pathsgd_backward_float(const pathsgd::BackwardCall<float>*);
 int pathsgd_backward_double(const pathsgd::BackwardCall<double>*);
+int pathsgd_recurrent_gradient_float(const pathsgd::BackwardCall<float>*);
+int pathsgd_recurrent_gradient_double(const pathsgd::BackwardCall<double>*);
 int pathsgd_squared_float_float(const pathsgd::SquaredCall<float, float>*);
 int pathsgd_squared_float_double(const pathsgd::SquaredCall<float, double>*);
 int pathsgd_squared_double_double(const pathsgd::SquaredCall<double, double>*);
@@ -90,6 +92,12 @@ int backward(const pathsgd::BackwardCall<F>& call) {
 }
 
 template <class F>
+int recurrent_gradient(const pathsgd::BackwardCall<F>& call) {
+  if constexpr (sizeof(F) == 4) return pathsgd_recurrent_gradient_float(&call);
+  else return pathsgd_recurrent_gradient_double(&call);
+}
+
+template <class F>
 void run(const Case& c) {
   const long H = c.hidden, I = c.inputs, stride = H + 3;  // rows of out lie apart, as those of one direction do
   const vector<int64_t> starts = starts_of(c);
@@ -152,12 +160,19 @@ void run(const Case& c) {
       for (long k = 0; k < H; k++) carry[r * H + k] = next[k];
     }
   vector<F> got_dz(rows * H), got_dh0(c.batch * H), got_rec(H * H), got_in(H * I), got_bias(H);
-  failures += backward<F>({shape, x.data(), w_rec.data(), either(c.h0, h0), out.data(), stride, either(c.dout, dout),
-                           stride, either(c.dh_n, dh_n), either(c.keep, got_dz), either(c.h0, got_dh0),
-                           either(c.sums, got_rec), either(c.sums && c.x, got_in), got_bias.data()});
+  pathsgd::BackwardCall<F> call{shape, x.data(), w_rec.data(), either(c.h0, h0), out.data(), stride,
+                                either(c.dout, dout), stride, either(c.dh_n, dh_n), either(c.keep, got_dz),
+                                either(c.h0, got_dh0), either(c.sums, got_rec), either(c.sums && c.x, got_in),
+                                got_bias.data()};
+  failures += backward<F>(call);
   if (c.keep) expect_same("dz", got_dz, dz);
   if (c.h0) expect_same("dh0", got_dh0, carry);
   if (c.sums) expect_same("dW_rec", got_rec, dw_rec);
+  if (c.keep) {
+    call.dw_rec = got_rec.data();
+    failures += recurrent_gradient<F>(call);
+    expect_same("dW_rec after the sweep", got_rec, dw_rec);
+  }
   if (c.sums && c.x) expect_same("dW_in", got_in, dw_in);
   expect_same("dbias", got_bias, dbias);
 }
@@ -394,7 +409,7 @@ void two_threads(int, pathsgd::ThreadBody body, void* context) {
 
 int main() {
   const long shapes[][4] = {{4, 1, 1, 1},    {4, 5, 3, 2},    {3, 11, 7, 1},   {4, 13, 16, 3},
-                            {3, 140, 25, 2}, {2, 9, 100, 17}, {2, 5, 260, 1}, {1, 3, 40, 4}};
+                            {3, 140, 25, 2}, {2, 9, 100, 17}, {2, 5, 260, 1}, {1, 3, 40, 4}, {2, 7, 333, 2}};
   for (pathsgd::ThreadRunner runner : {static_cast<pathsgd::ThreadRunner>(nullptr), &two_threads}) {
     pathsgd_set_thread_runner(runner);
     for (const auto& s : shapes)

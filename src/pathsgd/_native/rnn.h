@@ -49,7 +49,7 @@ struct BackwardCall {
   const F* dh_n;   // (batch, hidden), or null for zeros
   F* dz;           // (all rows, hidden), or null: not kept
   F* dh0;          // (batch, hidden), or null
-  F* dw_rec;       // (hidden, hidden), or null
+  F* dw_rec;       // (hidden, hidden), or null; recurrent.cpp makes it of a dz that was kept, for many units
   F* dw_in;        // (hidden, inputs), or null
   F* dbias;        // (hidden)
 };

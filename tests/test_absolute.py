@@ -1,12 +1,14 @@
 """The metric without its size."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 import pathsgd
 from pathsgd import PathAdam
-from pathsgd.absolute import ENDS, absolute_whitenings, layers
+from pathsgd.absolute import log_sizes, mean_log, resized
 from pathsgd.measure import Geometry
 from pathsgd.normalize import whitenings
 
@@ -25,11 +27,7 @@ def both_metrics(model, x, rho=1.0):
     """1/sqrt(K) and 1/sqrt(K_abs) of every parameter."""
     measured, parameters = Geometry(model).measure((x,)), dict(model.named_parameters())
     relative = whitenings(measured, parameters, rho, relative=True)
-    return relative, absolute_whitenings(relative, measured)
-
-
-def mean_log(values):
-    return float(values.double().log().mean())
+    return relative, resized(relative, log_sizes(relative, measured, parameters))
 
 
 @pytest.fixture
@@ -55,18 +53,22 @@ def test_only_the_size_of_a_parameters_metric_changes(net):
         torch.testing.assert_close(ratio, ratio.flatten()[:1].expand(ratio.shape))
 
 
-def test_larger_weights_get_no_larger_steps():
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(4, 9, bias=False), nn.ReLU(), nn.Linear(9, 4, bias=False))
-    x = torch.ones(2, 4)
-    relative, found = both_metrics(model, x)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.mul_(5)
-    relative_later, later = both_metrics(model, x)
-    for name in found:
-        torch.testing.assert_close(later[name], found[name])
-        torch.testing.assert_close(relative_later[name], 5 * relative[name])
+def test_larger_weights_get_no_larger_steps(net):
+    """The sizes of the first measurement stay, while relative ones grow with the weights."""
+    model, x = net
+    optimizers = [PathAdam(model, lr=0.0, absolute=absolute, example_inputs=(x,)) for absolute in (False, True)]
+    sizes = []
+    for factor in (1, 5):
+        with torch.no_grad():
+            for p in (model.rnn.weight_ih_l0, model.rnn.weight_hh_l0, model.out.weight):
+                p.mul_(factor)
+        model(x).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        sizes.append([[mean_log(o.state[p]["whitening"]) for p in model.parameters()] for o in optimizers])
+    (relative, absolute), (relative_later, absolute_later) = sizes
+    assert absolute_later == pytest.approx(absolute, abs=1e-5)
+    assert relative_later[0] > relative[0] + 0.5 and relative_later[1] > relative[1] + 0.5
 
 
 def test_a_balanced_net_is_stepped_as_adam_would():
@@ -103,12 +105,44 @@ def test_a_parameter_with_entries_on_no_path_keeps_its_metric(net):
     assert bool((relative["rnn.weight_ih_l0"] == 0).any())
 
 
-def test_layers_are_told_apart_by_their_units(net):
+def test_a_frozen_table_says_how_its_layer_is_scaled():
+    """A fixed table of symbols: a larger one makes W_in's steps smaller in proportion and changes nothing else."""
+    found = []
+    for scale in (1.0, 7.0):
+        torch.manual_seed(4)
+        model = nn.Sequential(nn.Embedding.from_pretrained(scale * torch.eye(3)), Net(16))
+        with torch.no_grad():
+            model[1].rnn.weight_ih_l0.div_(scale)
+        found.append(both_metrics(model, torch.zeros(6, 2, dtype=torch.long))[1])
+        assert mean_log(found[-1]["0.weight"].diag()) == pytest.approx(math.log(scale), abs=0.1)
+    for name, whitening in found[0].items():
+        factor = 7 if name == "1.rnn.weight_ih_l0" else 1
+        if not name.startswith("0."):
+            torch.testing.assert_close(found[1][name] * factor, whitening)
+
+
+def test_sizes_are_part_of_the_state(net):
     model, x = net
-    edges = pathsgd.node_spaces(model, x).edges
-    start, hidden = layers(edges["rnn.weight_ih_l0"])
-    assert (start, layers(edges["out.weight"])[1]) == (ENDS, ENDS)
-    assert layers(edges["rnn.weight_hh_l0"]) == (hidden, hidden)
+    optimizer = PathAdam(model, lr=1e-2, absolute=True, example_inputs=(x,))
+    model(x).square().mean().backward()
+    optimizer.step()
+    twin = PathAdam(model, lr=1e-2, absolute=True, example_inputs=(x,))
+    twin.load_state_dict(optimizer.state_dict())
+    assert [twin.state[p].get("log_size") for p in model.parameters()] == [
+        optimizer.state[p].get("log_size") for p in model.parameters()
+    ]
+
+
+def test_an_output_layer_of_zeros_gets_its_sizes_when_there_are_paths(net):
+    model, x = net
+    nn.init.zeros_(model.out.weight)
+    optimizer = PathAdam(model, lr=1e-2, absolute=True, example_inputs=(x,))
+    for _ in range(3):
+        optimizer.zero_grad()
+        (model(x) - 1).square().mean().backward()
+        optimizer.step()
+    sizes = [optimizer.state[p]["log_size"] for p in (model.rnn.weight_hh_l0, model.out.weight)]
+    assert sizes[0] == 0 and all(p.isfinite().all() for p in model.parameters())
 
 
 def test_the_papers_geometry_has_no_absolute_form(net):

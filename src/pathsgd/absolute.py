@@ -1,26 +1,26 @@
 """The metric without its size: steps that do not grow with the weights.
 
 K = kappa / gamma^2 measures an entry against the net as it is, so a learning rate is a share of every matrix, however
-large that has become. Adam's steps are absolute: as weights grow, their share falls by itself. Here K keeps its shape
-and loses its size, one factor for each parameter:
+large that has become. Adam's steps are absolute: as weights grow, their share falls by itself. Here K keeps its shape,
+but its size is that of the first measurement, without the size of the weights: one number for each parameter,
 
-    K_abs = K / S_p,    S_p such that the geometric mean of K_abs over p's entries is  exp(B[from] - B[to])
+    mean over p's entries of log(1/sqrt(K_abs))  =  B[from] - B[to],    for ever
 
 B is one number for each layer of units, 0 for inputs and outputs. A recurrent matrix leads from a layer to itself: its
-mean is 1. A rescaling of units changes mean log K of a parameter by a difference of two layers' numbers and nothing
-else; B is the least-squares fit of those means, takes that difference up, and S_p stays the same: invariant.
+mean is 0. A rescaling of units changes the mean of log(1/sqrt(K)) by a difference of two layers' numbers and nothing
+else. B is the least-squares fit of those means, so it takes the difference up, and the steps are invariant.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pathsgd.measure import Measure
-from pathsgd.node_graph import Edges
 from pathsgd.rules.base import FIXED
 
 Layer = bytes
@@ -29,8 +29,56 @@ ENDS: Layer = b""
 """Inputs and outputs."""
 
 
-def layers(edges: Edges) -> tuple[Layer, Layer]:
+@dataclass
+class Joint:
+    """All that leads from one layer to another: its entries, the sum of their logarithms, and whether it ever moves."""
+
+    entries: int = 0
+    logs: float = 0.0
+    frozen: bool = False
+
+
+def resized(whitenings: Mapping[str, Tensor], log_sizes: Mapping[str, float]) -> dict[str, Tensor]:
+    """1/sqrt(K_abs) from 1/sqrt(K): the parameters in `log_sizes` get that mean logarithm, the others stay."""
+    result = dict(whitenings)
+    for name, size in log_sizes.items():
+        mean = mean_log(whitenings[name])
+        if math.isfinite(mean):
+            result[name] = whitenings[name] * math.exp(size - mean)
+    return result
+
+
+def log_sizes(
+    whitenings: Mapping[str, Tensor], measured: Measure, parameters: Mapping[str, Tensor]
+) -> dict[str, float]:
+    """B[from] - B[to] of every parameter, fitted to what was measured.
+
+    Parameters that no rescaling changes are left out. Those with entries on no path have no mean to be fitted to.
+    """
+    ways = {name: _way(measured, name) for name in whitenings if measured.is_free(name)}
+    joints: dict[tuple[Layer, Layer], Joint] = {}
+    for name, way in ways.items():
+        p, mean = parameters[name], mean_log(whitenings[name])
+        if way[0] == way[1]:
+            continue
+        if not p.requires_grad:
+            # Nothing moves it, so its weights themselves tell how its two layers are scaled.
+            joints[way] = Joint(1, mean_log(p[p != 0].abs()), frozen=True)
+        elif math.isfinite(mean) and not joints.setdefault(way, Joint()).frozen:
+            joints[way].entries += p.numel()
+            joints[way].logs += p.numel() * mean
+    numbers = _fit(joints)
+    return {name: numbers.get(start, 0.0) - numbers.get(end, 0.0) for name, (start, end) in ways.items()}
+
+
+def mean_log(values: Tensor) -> float:
+    """-inf where a value is zero."""
+    return float(values.detach().double().log().mean())
+
+
+def _way(measured: Measure, name: str) -> tuple[Layer, Layer]:
     """The layers that a parameter leads from and to."""
+    edges = measured.spaces.edges[name]
     return _layer(edges.into), _layer(edges.out)
 
 
@@ -38,44 +86,22 @@ def _layer(nodes: Tensor) -> Layer:
     return ENDS if bool((nodes == FIXED).all()) else nodes.cpu().numpy().tobytes()
 
 
-def absolute_whitenings(whitenings: Mapping[str, Tensor], measured: Measure) -> dict[str, Tensor]:
-    """1/sqrt(K_abs) from 1/sqrt(K). Parameters with entries on no path, and those no rescaling changes, stay."""
-    means = {name: _mean_log(w) for name, w in whitenings.items() if measured.is_free(name)}
-    means = {name: mean for name, mean in means.items() if math.isfinite(mean)}
-    joins = {name: layers(measured.spaces.edges[name]) for name in means}
-    sizes = {name: measured.spaces.edges[name].out.numel() * measured.spaces.edges[name].into.numel() for name in means}
-    numbers = _fit(means, joins, sizes)
-    result = dict(whitenings)
-    for name, mean in means.items():
-        start, end = joins[name]
-        result[name] = whitenings[name] * math.exp(numbers[start] - numbers[end] - mean)
-    return result
+_CERTAIN = 1e6
+"""Weight of a frozen parameter in the fit: what it says of its layers holds."""
 
 
-def _mean_log(values: Tensor) -> float:
-    """-inf where a value is zero."""
-    return float(values.detach().double().log().mean())
-
-
-def _fit(
-    means: Mapping[str, float], joins: Mapping[str, tuple[Layer, Layer]], sizes: Mapping[str, int]
-) -> dict[Layer, float]:
-    """The number of each layer: least squares over pairs of layers, whatever joins the same two taken together."""
-    pairs: dict[tuple[Layer, Layer], list[str]] = {}
-    for name, (start, end) in joins.items():
-        if start != end:
-            pairs.setdefault((start, end), []).append(name)
-    names = sorted({layer for pair in pairs for layer in pair} - {ENDS})
-    numbers = dict.fromkeys([ENDS, *(layer for pair in joins.values() for layer in pair)], 0.0)
-    if not names:
-        return numbers
-    matrix = torch.zeros(len(pairs), len(names), dtype=torch.float64)
-    wanted = torch.zeros(len(pairs), 1, dtype=torch.float64)
-    for row, ((start, end), together) in enumerate(pairs.items()):
-        for layer, sign in ((start, 1.0), (end, -1.0)):
+def _fit(joints: Mapping[tuple[Layer, Layer], Joint]) -> dict[Layer, float]:
+    """The number of each layer by least squares, every pair of layers that are joined counting once."""
+    layers = sorted({layer for pair in joints for layer in pair} - {ENDS})
+    if not layers:
+        return {}
+    matrix = torch.zeros(len(joints), len(layers), dtype=torch.float64)
+    wanted = torch.zeros(len(joints), 1, dtype=torch.float64)
+    for row, ((start, end), joint) in enumerate(joints.items()):
+        weight = _CERTAIN if joint.frozen else 1.0
+        for layer, sign in ((start, weight), (end, -weight)):
             if layer != ENDS:
-                matrix[row, names.index(layer)] += sign
-        entries = sum(sizes[name] for name in together)
-        wanted[row] = sum(sizes[name] * means[name] for name in together) / entries
-    solution = torch.linalg.lstsq(matrix, wanted, driver="gelsd").solution.reshape(-1)
-    return numbers | dict(zip(names, solution.tolist()))
+                matrix[row, layers.index(layer)] += sign
+        wanted[row] = weight * joint.logs / joint.entries
+    solution = torch.linalg.lstsq(matrix, wanted, driver="gelsd").solution
+    return dict(zip(layers, solution.reshape(-1).tolist()))

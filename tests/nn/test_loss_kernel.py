@@ -20,6 +20,12 @@ from pathsgd.nn.loss import LinearCrossEntropy
 RELATIVE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
+@pytest.fixture(autouse=True)
+def few_classes_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that small problems reach the kernel with any number of threads."""
+    monkeypatch.setattr(output_loss, "CLASSES_PER_THREAD", 1)
+
+
 @pytest.fixture
 def applied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one whenever the kernel is asked."""
@@ -61,7 +67,8 @@ def whole(
 def assert_near(found: list[Tensor], expected: list[Tensor], relative: float) -> None:
     for one, other in zip(found, expected, strict=True):
         largest = other.abs().max().item()
-        torch.testing.assert_close(one.double(), other.double(), rtol=0, atol=relative * max(largest, 1e-30))
+        # Rounding errors are those of logits and of probabilities near 1, whatever little the result is.
+        torch.testing.assert_close(one.double(), other.double(), rtol=0, atol=relative * max(largest, 0.1))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -151,8 +158,7 @@ def test_gradients_by_differences(kernel: str) -> None:
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_threads_change_nothing_but_rounding(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_loss, "CLASSES_PER_THREAD", 1)
+def test_threads_change_nothing_but_rounding(kernel: str) -> None:
     h, weight, bias, target = problem(70, 40, 700, torch.float32)
     found = results(linear_cross_entropy, [h, weight, bias], target, "mean", -100, 30)
     again = results(linear_cross_entropy, [h, weight, bias], target, "mean", -100, 30)
@@ -251,13 +257,14 @@ def test_what_is_torchs(why: str, applied: list[int]) -> None:
 def test_transforms_get_torchs(applied: list[int]) -> None:
     h, weight, bias, target = problem(6, 4, 9)
     expected = results(whole, [h, weight, bias], target)[1]
-    torch.testing.assert_close(grad(lambda x: whole(x, weight, bias, target))(h), expected)
+    torch.testing.assert_close(grad(lambda x: linear_cross_entropy(x, weight, bias, target))(h), expected)
     losses = vmap(lambda x: linear_cross_entropy(x, weight, bias, target, "sum"))(torch.stack([h, h]))
     torch.testing.assert_close(losses, whole(h, weight, bias, target, "sum", -100).expand(2))
     assert not applied
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_few_classes_are_shared_out_by_torch(applied: list[int]) -> None:
+def test_few_classes_are_shared_out_by_torch(applied: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_loss, "CLASSES_PER_THREAD", 5)
     linear_cross_entropy(*problem(6, 4, 9))
     assert not applied

@@ -1,5 +1,5 @@
-// A product of matrices as they lie in memory, whole vectors of columns: for those that are small enough, or used once
-// too seldom, to be packed as product.h does.
+// A product of matrices as they lie in memory, whole vectors of columns: for those that are used too seldom for packing
+// them, as product.h does, to pay.
 #pragma once
 #include "blocks.h"
 

@@ -22,6 +22,18 @@ int sequences(const SquaredCall<double, double>& call) { return pathsgd_squared_
 int products(const SquaredProductsCall<float>& call) { return pathsgd_squared_products_float(&call); }
 int products(const SquaredProductsCall<double>& call) { return pathsgd_squared_products_double(&call); }
 
+// Several least values side by side: one alone would wait for itself at every step.
+template <class F>
+F least_of(const F* values, long count) {
+  constexpr long kSide = 32;
+  F least[kSide];
+  std::fill_n(least, kSide, values[0]);
+  for (long i = 0; i + kSide <= count; i += kSide)
+    for (long j = 0; j < kSide; j++) least[j] = values[i + j] < least[j] ? values[i + j] : least[j];
+  for (long i = count / kSide * kSide; i < count; i++) least[0] = values[i] < least[0] ? values[i] : least[0];
+  return *std::min_element(least, least + kSide);
+}
+
 // One pass over both sequences.
 template <class W, class F>
 void sums_over_time(SquaredSumsCall<W, F>& call) {
@@ -31,9 +43,10 @@ void sums_over_time(SquaredSumsCall<W, F>& call) {
   Buffer<F> tops(n);
   tops.clear();
   F* __restrict top = tops.data();
+  double fade_in = 1 / call.inverse_rho;
   for (long s = 0; s < steps; s++) {
     const F *__restrict h = call.h + s * n, *__restrict delta = call.delta + s * n;
-    const double fade_in = std::pow(call.inverse_rho, s);
+    fade_in *= call.inverse_rho;
     const double fade_out = call.every_step ? std::pow(call.inverse_rho, steps - 1 - s) : s == steps - 1 ? 1.0 : 0.0;
     for (long i = 0; i < n; i++) {
       const double state = h[i], derivative = delta[i];
@@ -69,9 +82,7 @@ int sums(SquaredSumsCall<W, F>& call) {
     }
     multiply_matrices<F>({call.delta + n, 1, n}, {call.h, n, 1}, call.recurrent, n, n, n, call.steps - 1, false,
                          call.threads);
-    F least = call.recurrent[0];
-    for (long i = 1; i < n * n; i++) least = call.recurrent[i] < least ? call.recurrent[i] : least;
-    call.least = std::min(call.least, static_cast<double>(least));
+    call.least = std::min(call.least, static_cast<double>(least_of(call.recurrent, n * n)));
     return 0;
   } catch (const std::bad_alloc&) {
     return 1;

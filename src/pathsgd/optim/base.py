@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from pathsgd._native.update import Update
 from pathsgd._native.update_fallback import GRADIENT, Rule
-from pathsgd.absolute import absolute_whitenings
+from pathsgd.absolute import log_sizes, resized
 from pathsgd.kappa import Terms
 from pathsgd.measure import Geometry, Measure
 from pathsgd.nodes import NodeSpaces
@@ -250,12 +250,34 @@ class PathOptimizer(Optimizer):
                         measured, parameters, rho, relative=self.relative, log_unit=log_unit,
                         last=self._whitenings.get((rho, log_unit)),
                     )  # fmt: skip
-                    found[rho, log_unit] = absolute_whitenings(whitened, measured) if self.absolute else whitened
+                    if self.absolute:
+                        whitened = resized(whitened, self._log_sizes(parts, whitened, measured, parameters))
+                    found[rho, log_unit] = whitened
                 self._set_metric(part, found[rho, log_unit], measured, parameters)
             self._spaces, self._whitenings = measured.spaces, found
         for part in parts:
             for state in part.states:
                 state["age"] += 1
+
+    def _log_sizes(
+        self,
+        parts: Sequence[Together],
+        whitened: Mapping[str, Tensor],
+        measured: Measure,
+        parameters: Mapping[str, Tensor],
+    ) -> dict[str, float]:
+        """The sizes that the metric of each parameter keeps from its first measurement."""
+        states = {
+            name: state
+            for part in parts
+            for name, state in zip(part.names, part.states)
+            if name in measured.kappa and measured.is_free(name)
+        }
+        if measured.log_gamma_sq > -math.inf and not all("log_size" in state for state in states.values()):
+            for name, size in log_sizes(whitened, measured, parameters).items():
+                if name in states:
+                    states[name].setdefault("log_size", size)
+        return {name: state["log_size"] for name, state in states.items() if "log_size" in state}
 
     def _log_unit(self, group: dict[str, Any], measured: Measure) -> float | None:
         """log of what kappa is counted in, in place of gamma^2 itself."""

@@ -22,7 +22,7 @@ from pathsgd._native.loader import load, thread_count
 SMALL_INPUTS = 16
 """Up to this many inputs, W_in x and dW_in are part of the sweep; beyond, one product does them better."""
 SMALL_HIDDEN = 256
-"""Up to this many units, dW_rec is summed in the backward sweep; beyond, they do not stay in cache and get a pass of their own."""
+"""Up to this many units, dW_rec is summed in the backward sweep; beyond, a pass of its own does it better."""
 
 _INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
 C_TYPES = {torch.float32: "float", torch.float64: "double"}

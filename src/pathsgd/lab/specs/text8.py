@@ -7,9 +7,11 @@ final run (64 rows of 180 characters a step).
 from __future__ import annotations
 
 from pathsgd.lab.specs.base import Experiment
-from pathsgd.lab.specs.characters import TEXT_GROWTH, CharacterRow, CharacterTable
+from pathsgd.lab.specs.characters import CharacterRow, CharacterTable
 
 RATES = (1e-2, 5e-3, 2e-3)
+GROWTH = (("step_growth", 36.0),)
+"""As much for each of the 180 uses of W_rec as `TEXT_GROWTH` allows in windows of 50."""
 
 TABLE = CharacterTable(
     task="text8",
@@ -19,7 +21,7 @@ TABLE = CharacterTable(
     rows=(
         CharacterRow("RNN-ReLU", "rnn_relu", "adam", RATES, 1.65),
         CharacterRow("RNN-tanh", "rnn_tanh", "adam", (2e-3, 1e-3, 5e-4), 1.70),
-        CharacterRow("RNN-Path, absolute", "rnn_path", "path-adam-absolute", RATES, 1.58, settings=TEXT_GROWTH),
+        CharacterRow("RNN-Path, absolute", "rnn_path", "path-adam-absolute", RATES, 1.58, settings=GROWTH),
         CharacterRow("LSTM", "lstm", "adam", (2e-2, 1e-2, 5e-3), 1.52, gated=True),
     ),
     sizes={

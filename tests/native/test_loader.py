@@ -152,3 +152,29 @@ def test_denormal_numbers_survive_outside_the_kernel() -> None:
     torch.set_num_threads(before)
     assert (tiny > 0).all()
     assert 5e-324 * 1.0 > 0
+
+
+FIRST_CALL = {
+    "forward and backward": "pathsgd.nn.RNN(4, 40, nonlinearity='relu')(torch.rand(5, 8, 4))[0].sum().backward()",
+    "kappa1": "pathsgd.gamma_sq(net := Net(), x); pathsgd.PathSGD(net, 1e-3, example_inputs=(x,)).measure()",
+    "output loss": "pathsgd.nn.linear_cross_entropy(x[:, 0], torch.rand(4000, 3), None, torch.zeros(60, dtype=int))",
+}
+
+
+@pytest.mark.parametrize("call", FIRST_CALL.values(), ids=FIRST_CALL)
+def test_threads_that_the_kernel_calls_into_being_keep_denormals(call: str) -> None:
+    """A new thread begins with the settings of the one that creates it."""
+    script = f"""
+import torch, pathsgd
+torch.set_num_threads(2)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.out = torch.nn.RNN(3, 200, nonlinearity="relu"), torch.nn.Linear(200, 2)
+    def forward(self, x):
+        return self.out(self.rnn(x)[0][-1])
+x = torch.ones(60, 1, 3)
+{call}
+assert (torch.full((1_000_000,), 1e-40) * 0.5 > 0).all()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

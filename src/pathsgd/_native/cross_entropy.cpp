@@ -226,7 +226,6 @@ int cross_entropy(CrossEntropyCall<F>& call) {
     if (call.target[r] != call.ignore_index && (call.target[r] < 0 || call.target[r] >= call.classes))
       return kNoSuchClass;
   try {
-    const FlushDenormals guard;
     call.loss = CrossEntropy<F>(call).run();
     return kDone;
   } catch (const std::bad_alloc&) {

@@ -99,7 +99,8 @@ PATHSGD_INLINE Vec<F> where_active(Vec<F> activation, Vec<F> gradient) {
   return activation <= zero<F>() ? zero<F>() : gradient;
 }
 
-// Denormal numbers cost a hundred cycles each. They are flushed to zero while a guard lives, in its thread only.
+// Denormal numbers cost a hundred cycles each. They are flushed to zero while a guard lives, in its thread only; threads that
+// are created meanwhile would flush them for ever, so none lives around on_threads.
 class FlushDenormals {
  public:
 #if defined(__SSE__)

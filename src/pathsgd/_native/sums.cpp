@@ -37,6 +37,7 @@ F least_of(const F* values, long count) {
 // One pass over both sequences.
 template <class W, class F>
 void sums_over_time(SquaredSumsCall<W, F>& call) {
+  const FlushDenormals guard;
   const long steps = call.steps, n = call.hidden;
   double *__restrict into = call.into, *__restrict out = call.out, *__restrict flow = call.flow;
   for (double* sums : {into, out, flow}) std::fill_n(sums, n, 0.0);
@@ -73,7 +74,6 @@ int sums(SquaredSumsCall<W, F>& call) {
     if (sequences({call.steps, n, call.every_step, call.threads, call.w_rec, u.data(), v.data(), call.h, call.delta,
                    call.inverse_rho}))
       return 1;
-    const FlushDenormals guard;
     sums_over_time(call);
     call.least = std::min(*std::min_element(call.into, call.into + n), *std::min_element(call.out, call.out + n));
     if (call.steps == 1) {

@@ -22,7 +22,7 @@ from pathsgd.lab.record import Record, read_record
 from pathsgd.lab.report.build import sections, write_pictures, write_report
 from pathsgd.lab.report.collect import filed_records
 from pathsgd.lab.report.page import page
-from pathsgd.lab.report.select import best_group, spread
+from pathsgd.lab.report.select import best_group, score, spread
 from pathsgd.lab.report.tables import share_of_gap
 from pathsgd.lab.spec import replace_settings
 from pathsgd.lab.specs import EXPERIMENTS
@@ -92,6 +92,18 @@ def test_second_stage_takes_the_best_rate(name: str, results: Path) -> None:
         assert len(scores) > 1 and scores[best] == min(scores.values())
         lower = {rate for rate in scores if rate < best}
         assert rates == {best} | ({max(lower)} if lower and name in ("ptb-char", "ptb-word") else set())
+
+
+def test_further_seeds_go_to_the_better_of_the_longer_runs(results: Path) -> None:
+    records = [f.record for f in filed_records(results, "ptb-char", read_record)]
+    by_key = {record.hash: record for record in records}
+    longer = [by_key[cell.key] for cell in PTB_CHARACTERS.second_stage("smoke", records)]
+    further = PTB_CHARACTERS.third_stage("smoke", records)
+    assert len(further) == len(PTB_CHARACTERS.rows) and {cell.spec.seed for cell in further} == {1}
+    for cell in further:
+        rivals = [record for record in longer if _method(record.spec) == _method(cell.spec)]
+        first = min(rivals, key=score)
+        assert first.spec == replace_settings(cell.spec, seed=0)
 
 
 def _method(spec: Any) -> Any:

@@ -14,7 +14,7 @@ from pathsgd.lab.record import Record
 from pathsgd.lab.report.model import Cell, Section, TableData
 from pathsgd.lab.report.select import Filed, best_group, spread
 from pathsgd.lab.report.tables import Row, Style, comparison, curves, share_of_gap, sources
-from pathsgd.lab.spec import RunSpec
+from pathsgd.lab.spec import RunSpec, replace_settings
 from pathsgd.lab.specs.base import Scale, at_best_rate, cells, over, run
 from pathsgd.lab.sweep import RunCell
 
@@ -46,14 +46,14 @@ class CharacterTable:
     paper_ref: str
     rows: tuple[CharacterRow, ...]
     sizes: dict[Scale, dict[str, Any]]
-    """Per scale: settings of all runs, and hidden, gated_hidden, grid (budget), final (budget)."""
+    """Per scale: settings of all runs, and hidden, gated_hidden, grid and final (budgets), seeds (of the finals)."""
     next_lower: bool = True
     """Whether the longer runs are made at the next lower rate as well."""
 
     def specs(self, scale: Scale) -> list[RunSpec]:
         """Every system at every rate, for a short while."""
         size = dict(self.sizes[scale])
-        special = {name: size.pop(name) for name in ("hidden", "gated_hidden", "grid", "final")}
+        special = {name: size.pop(name) for name in ("hidden", "gated_hidden", "grid", "final", "seeds")}
         specs = []
         for row in self.rows:
             hidden = special["gated_hidden"] if row.gated else special["hidden"]
@@ -68,9 +68,18 @@ class CharacterTable:
 
     def second_stage(self, scale: Scale, records: Sequence[Record]) -> list[RunCell]:
         """Each system for longer, at its best rate and, where asked for, the next lower one."""
+        return cells(self.finals(scale, records), self.paper_ref)
+
+    def third_stage(self, scale: Scale, records: Sequence[Record]) -> list[RunCell]:
+        """The better of each system's longer runs on further seeds, seed by seed."""
+        best = at_best_rate(self.finals(scale, records), records)
+        seeds = range(1, self.sizes[scale]["seeds"])
+        return cells([replace_settings(spec, seed=seed) for seed in seeds for spec in best], self.paper_ref)
+
+    def finals(self, scale: Scale, records: Sequence[Record]) -> list[RunSpec]:
+        """The longer runs that the grid's records ask for, on one seed."""
         final = self.sizes[scale]["final"]
-        specs = at_best_rate(self.specs(scale), records, next_lower=self.next_lower, **final)
-        return cells(specs, self.paper_ref)
+        return at_best_rate(self.specs(scale), records, next_lower=self.next_lower, **final)
 
     def table_rows(self) -> list[Row]:
         """Rows for a comparison."""

@@ -27,11 +27,11 @@ TABLE = CharacterTable(
     ),
     sizes={
         "paper": {"hidden": 2048, "gated_hidden": 1024, "grid": {"epochs": 1.0}, "final": {"epochs": 40.0},
-                  "eval_every": 1567},
+                  "seeds": 3, "eval_every": 1567},
         "laptop": {"hidden": 512, "gated_hidden": 256, "grid": {"epochs": 1.0}, "final": {"epochs": 8.0},
-                   "eval_every": 1567},
-        "smoke": {"hidden": 6, "gated_hidden": 3, "grid": {"steps": 4}, "final": {"steps": 6}, "eval_every": 4,
-                  "limit": 1500, "window": 6, "batch_size": 4},
+                   "seeds": 3, "eval_every": 1567},
+        "smoke": {"hidden": 6, "gated_hidden": 3, "grid": {"steps": 4}, "final": {"steps": 6}, "seeds": 2,
+                  "eval_every": 4, "limit": 1500, "window": 6, "batch_size": 4},
     },
 )  # fmt: skip
 
@@ -50,7 +50,7 @@ PTB_CHAR = Experiment(
     title="Character-level language model on the Penn Treebank",
     paper_ref=TABLE.paper_ref,
     duration={"paper": "days on many cores", "laptop": "four hours on two cores", "smoke": "seconds"},
-    stages=(TABLE.first_stage, TABLE.second_stage, large_stage),
+    stages=(TABLE.first_stage, TABLE.second_stage, large_stage, TABLE.third_stage),
     section=TABLE.section,
     data_set="ptb",
 )

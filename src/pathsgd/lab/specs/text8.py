@@ -26,11 +26,11 @@ TABLE = CharacterTable(
     ),
     sizes={
         "paper": {"hidden": 2048, "gated_hidden": 1024, "grid": {"epochs": 0.1}, "final": {"epochs": 5.0},
-                  "eval_every": 2000},
+                  "seeds": 3, "eval_every": 2000},
         "laptop": {"hidden": 512, "gated_hidden": 256, "grid": {"steps": 200}, "final": {"steps": 1000},
-                   "eval_every": 200, "eval_limit": 40},
-        "smoke": {"hidden": 6, "gated_hidden": 3, "grid": {"steps": 4}, "final": {"steps": 6}, "eval_every": 4,
-                  "limit": 2000, "window": 6, "batch_size": 4},
+                   "seeds": 3, "eval_every": 200, "eval_limit": 40},
+        "smoke": {"hidden": 6, "gated_hidden": 3, "grid": {"steps": 4}, "final": {"steps": 6}, "seeds": 2,
+                  "eval_every": 4, "limit": 2000, "window": 6, "batch_size": 4},
     },
     next_lower=False,
 )  # fmt: skip
@@ -40,7 +40,7 @@ TEXT8 = Experiment(
     title="Character-level language model on text8",
     paper_ref=TABLE.paper_ref,
     duration={"paper": "days on many cores", "laptop": "half an hour on two cores", "smoke": "seconds"},
-    stages=(TABLE.first_stage, TABLE.second_stage),
+    stages=(TABLE.first_stage, TABLE.second_stage, TABLE.third_stage),
     section=TABLE.section,
     data_set="text8",
 )

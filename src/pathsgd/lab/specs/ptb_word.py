@@ -89,7 +89,7 @@ def section(filed: Sequence[Filed]) -> Section:
     """Table of test perplexity, the two panels of the figure, and the ratios after training."""
     final = longest(filed)
     figures = (
-        curves("Training", rows(), final, x="epoch", y=lambda p: p.train_loss, y_label="loss in nats"),
+        curves("Training", rows(), final, x="epoch", y=lambda p: p.train_loss, y_label="loss in nats", log_y=True),
         curves("Test", rows(), final, x="epoch", y=lambda p: p.metrics["test"], y_label="perplexity", log_y=True),
         ratio_figure(final),
     )

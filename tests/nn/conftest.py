@@ -31,6 +31,13 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return request.param
 
 
+@pytest.fixture(params=sorted(set(BACKENDS) - {"torch"}))
+def native_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The same without the fallback, for what torch does in ways of its own."""
+    monkeypatch.setattr(calls, "load", lambda: BACKENDS[request.param])
+    return request.param
+
+
 @pytest.fixture
 def two_threads() -> Iterator[None]:
     before = torch.get_num_threads()

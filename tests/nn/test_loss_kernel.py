@@ -135,7 +135,7 @@ def test_what_is_not_finite_goes_where_torch_lets_it_go(place: str, value: float
     assert_torchs_loss(h, weight, bias, target, "sum")
 
 
-# Torch's chunked loop multiplies the loss of an ignored row by zero and divides by the number of rows though it be none;
+# Torch's chunked loop multiplies an ignored row's loss by zero and divides by the number of rows though it be none;
 # only the kernels do what F.cross_entropy does.
 
 

@@ -40,7 +40,7 @@ TABLE = CharacterTable(
 def large_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
     """At laptop scale, RNN-Path and its nearest rival with the paper's 2048 units, about an hour of one core each.
 
-    RNN-Path has one rate: at this size the bound on growth decides the length of nearly every step.
+    Too long for a grid: RNN-Path has one rate, its rival two.
     """
     if scale != "laptop":
         return []

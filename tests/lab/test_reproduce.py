@@ -72,6 +72,18 @@ def test_every_stage_has_its_records(name: str, results: Path) -> None:
     assert numbers and all(set(cell.records) <= keys for cell in numbers)
 
 
+def test_the_adding_problem_has_a_map_for_each_way_to_begin(results: Path) -> None:
+    section = EXPERIMENTS["adding"].section(filed_records(results, "adding", read_record))
+    direct, curriculum = (data.found for data in section.maps)
+    assert direct.rows == curriculum.rows and direct.rates == curriculum.rates
+    methods = {row.rpartition(", ")[0] for row in direct.rows}
+    assert len(methods) == 5
+    assert set(direct.rows) == {
+        f"{method}, {start}" for method in methods for start in ("balanced", "scaled by up to 100")
+    }
+    assert {len(verdicts) for found in (direct, curriculum) for verdicts in found.cells.values()} == {2}
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_second_stage_takes_the_best_rate(name: str, results: Path) -> None:
     experiment = EXPERIMENTS[name]

@@ -72,9 +72,7 @@ def row_labels(records: Sequence[Record]) -> list[str]:
     for record, chosen in zip(records, all_settings, strict=True):
         parts = [record.spec.system.title] if several_systems else []
         parts.append(record.spec.optimiser.title)
-        parts += [
-            f"{n} {chosen[n]:g}" if isinstance(chosen[n], float) else f"{n} {chosen[n]}" for n in varying if n in chosen
-        ]
+        parts += [_setting(name, chosen[name]) for name in varying if name in chosen]
         labels.append(", ".join(parts))
     return labels
 

@@ -4,7 +4,8 @@ Three parts, whose runs are told apart by their settings:
 
 - ``table``: every system of the table with its own initial values and optimiser, the same seconds of one core for all,
   the paper's grid of rates on one seed, then the best rate on all seeds;
-- ``map``: T = 100, the same plain net by every optimiser, rates times seeds, balanced and badly scaled;
+- ``map``: T = 100, the same plain net by every optimiser, rates times seeds, balanced and badly scaled, at full length
+  from the start and with short sequences first;
 - ``long``: short sequences first, T up to 10,000, one set of hyperparameters for every T.
 
 Cells come seed by seed, so that a run that is cut short has fewer seeds of everything, not everything of some.
@@ -45,10 +46,8 @@ SYSTEMS: tuple[tuple[str, str, str, dict[str, Any], tuple[float | str, ...]], ..
 LENGTHS = (100, 400, 750)
 START: dict[str, Any] = {"others_range": 0.3, "mean_bias": True}
 """A start that helps every method: larger input and output weights, output bias at the mean of the targets."""
-CURRICULUM: dict[str, Any] = {
-    "start_length": 50, "growth": 1.2, "promote_below": 1e-2, "decay": "linear", "decay_steps": 1500, "warmup": 100,
-    "eval_every": 100,
-}  # fmt: skip
+CURRICULUM: dict[str, Any] = {"start_length": 50, "growth": 1.2, "promote_below": 1e-2}
+LONG: dict[str, Any] = {**CURRICULUM, "decay": "linear", "decay_steps": 1500, "warmup": 100, "eval_every": 100}
 LONG_RATES = {"path-adam": 3e-3, "adam": 1e-3}
 """At the first length; the rate falls with the length."""
 
@@ -87,15 +86,17 @@ def table_grid(scale: Scale) -> list[RunSpec]:
 
 
 def map_cells(scale: Scale) -> list[RunSpec]:
-    """One net, every optimiser, balanced and badly scaled."""
+    """One net, every optimiser, balanced and badly scaled, direct and with the curriculum."""
     size, specs = SIZES[scale], []
     length = min(size["lengths"])
-    for optimiser in ("sgd", "adam", "path-sgd", "path-adam", "path-adam-paper"):
-        base = run(
-            "adding", "rnn_path", optimiser, length=length, steps=size["map_steps"], decay="linear", eval_every=500,
-            **START, **size["common"],
-        )  # fmt: skip
-        specs += over(base, unbalanced=(1.0, 100.0), lr=size["map_rates"], seed=size["seeds"])
+    short_first = {**CURRICULUM, "start_length": min(CURRICULUM["start_length"], length // 2)}
+    for curriculum in ({}, short_first):
+        for optimiser in ("sgd", "adam", "path-sgd", "path-adam", "path-adam-paper"):
+            base = run(
+                "adding", "rnn_path", optimiser, length=length, steps=size["map_steps"], decay="linear", eval_every=500,
+                **START, **curriculum, **size["common"],
+            )  # fmt: skip
+            specs += over(base, unbalanced=(1.0, 100.0), lr=size["map_rates"], seed=size["seeds"])
     return sorted(specs, key=_seed)
 
 
@@ -103,7 +104,7 @@ def long_cells(scale: Scale) -> list[RunSpec]:
     """Short sequences first, one set of hyperparameters for every length."""
     size, specs = SIZES[scale], []
     for length, (seconds, seeds) in size["long"].items():
-        settings = {**_until_solved(length, seconds, size["common"]), **START, **CURRICULUM}
+        settings = {**_until_solved(length, seconds, size["common"]), **START, **LONG}
         if scale == "smoke":
             settings.update(start_length=8, decay_steps=20)
         for optimiser, rate in LONG_RATES.items():
@@ -128,9 +129,9 @@ def second_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
 
 def part(spec: RunSpec) -> str:
     """Which part of the experiment a run belongs to."""
-    if spec.curriculum.first_length:
-        return "long"
-    return "map" if spec.schedule.decay == "linear" else "table"
+    if spec.budget.steps:
+        return "map"
+    return "long" if spec.curriculum.first_length else "table"
 
 
 def section(filed: Sequence[Filed]) -> Section:
@@ -142,9 +143,10 @@ def section(filed: Sequence[Filed]) -> Section:
     figures = [paper_figure(length, by_part["table"]) for length in lengths]
     figures.append(long_figure(by_part["long"]))
     maps = []
-    if by_part["map"]:
-        found = robustness_map([f.record for f in by_part["map"]])
-        maps.append(MapData("T = 100: the same net by every optimiser, balanced and badly scaled", found))
+    for title, curriculum in (("at full length from the start", False), ("short sequences first", True)):
+        chosen = [f.record for f in by_part["map"] if bool(f.record.spec.curriculum.first_length) is curriculum]
+        if chosen:
+            maps.append(MapData(f"T = 100, {title}: the same net by every optimiser", robustness_map(chosen)))
     return Section(
         "adding",
         "The adding problem",

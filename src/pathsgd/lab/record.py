@@ -122,10 +122,6 @@ class Record:
         """The final metric on the validation set, likewise."""
         return self.metrics.get("valid", math.inf)
 
-    def seconds_to(self, target: float, split: str = "valid") -> float | None:
-        """Processor seconds until the metric on a split was at most ``target``."""
-        return next((p.cpu_seconds for p in self.curve if p.metrics.get(split, math.inf) <= target), None)
-
 
 def to_json(value: Any) -> Any:
     """Dataclasses, tuples and numbers as JSON has them, numbers to six significant digits."""

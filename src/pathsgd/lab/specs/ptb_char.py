@@ -12,8 +12,8 @@ from pathsgd.lab.sweep import RunCell
 
 RATES, PATH_RATES = (1e-2, 5e-3, 2e-3), (5e-3, 3e-3, 5e-4)
 STABILISER = (("recurrent", "paper"), ("beta", 0.05))
-"""From the identity, as its authors have it, the net explodes within an epoch of Adam at these rates, and their
-beta = 500 leaves little room for the text (docs/what-reproduces.md has the figures)."""
+"""From the identity and with beta = 500, as its authors have it, Adam explodes or learns next to nothing in an epoch
+(docs/what-reproduces.md has the figures)."""
 
 TABLE = CharacterTable(
     task="ptb_char",

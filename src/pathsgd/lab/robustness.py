@@ -62,11 +62,16 @@ def _rate(record: Record) -> float:
 
 
 def row_labels(records: Sequence[Record]) -> list[str]:
-    """A label per record: optimiser, and every setting but rate and seed that is not the same in all of them."""
+    """A label per record: optimiser, and every setting but rate and seed that differs between runs of one method."""
     all_settings = [dict(settings(r.spec)) for r in records]
-    names = dict.fromkeys(name for s in all_settings for name in s if name not in ("lr", "seed", "paper_ref"))
-    # A setting that only some of the optimisers have says nothing that the optimiser's name does not.
-    varying = [n for n in names if len({str(s[n]) for s in all_settings if n in s}) > 1]
+    # A setting that differs only between optimisers or systems says nothing that their names do not.
+    found: dict[tuple[str, str, str], set[str]] = {}
+    for record, chosen in zip(records, all_settings, strict=True):
+        for name, value in chosen.items():
+            key = (name, record.spec.system.name, record.spec.optimiser.name)
+            found.setdefault(key, set()).add(str(value))
+    ignored = ("lr", "seed", "paper_ref")
+    varying = dict.fromkeys(name for (name, *_), values in found.items() if len(values) > 1 and name not in ignored)
     several_systems = len({r.spec.system.name for r in records}) > 1
     labels = []
     for record, chosen in zip(records, all_settings, strict=True):

@@ -97,8 +97,8 @@ def _wants_long(optimiser: str) -> Any:
 
 
 def _is_long(spec: RunSpec) -> bool:
-    runs = [run for size in SIZES.values() for run in size["long"].get(spec.optimiser.name, ())]
-    return any(spec.budget.epochs == epochs for epochs, _ in runs)
+    runs = [size["long"].get(spec.optimiser.name, ()) for size in SIZES.values()]
+    return any(spec.budget.epochs == epochs for some in runs for epochs, _ in some)
 
 
 def section(filed: Sequence[Filed]) -> Section:

@@ -106,12 +106,15 @@ def test_second_stage_takes_the_best_rate(name: str, results: Path) -> None:
         assert rates == {best} | ({max(lower)} if lower and name in ("ptb-char", "ptb-word", "smnist") else set())
 
 
-def test_further_seeds_go_to_the_better_of_the_longer_runs(results: Path) -> None:
-    records = [f.record for f in filed_records(results, "ptb-char", read_record)]
+@pytest.mark.parametrize("name", ["ptb-char", "text8", "smnist"])
+def test_further_seeds_go_to_the_better_of_the_longer_runs(name: str, results: Path) -> None:
+    records = [f.record for f in filed_records(results, name, read_record)]
     by_key = {record.hash: record for record in records}
-    longer = [by_key[cell.key] for cell in PTB_CHARACTERS.second_stage("smoke", records)]
-    further = PTB_CHARACTERS.third_stage("smoke", records)
-    assert len(further) == len(PTB_CHARACTERS.rows) and {cell.spec.seed for cell in further} == {1}
+    stages: Sequence[Any] = EXPERIMENTS[name].stages
+    longer = [by_key[cell.key] for cell in stages[1]("smoke", records)]
+    further = stages[-1]("smoke", records)
+    assert len(further) == len({_method(record.spec) for record in longer})
+    assert {cell.spec.seed for cell in further} == {1}
     for cell in further:
         rivals = [record for record in longer if _method(record.spec) == _method(cell.spec)]
         first = min(rivals, key=score)

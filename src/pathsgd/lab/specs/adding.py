@@ -23,8 +23,8 @@ from pathsgd.lab.report.model import Cell, FigureData, MapData, Section, Series,
 from pathsgd.lab.report.select import Filed, groups, spread
 from pathsgd.lab.report.tables import Row, Style, comparison, curves, sources
 from pathsgd.lab.robustness import robustness_map, verdict
-from pathsgd.lab.spec import RunSpec, replace_settings
-from pathsgd.lab.specs.base import Experiment, Scale, at_best_rate, cells, over, run
+from pathsgd.lab.spec import RunSpec
+from pathsgd.lab.specs.base import Experiment, Scale, at_best_rate, cells, over, run, seed_by_seed
 from pathsgd.lab.sweep import RunCell
 
 PAPER_REF = "Table 2, adding; Figure 4"
@@ -124,7 +124,7 @@ def first_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
 def second_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
     """The table's systems at their best rates, on all seeds."""
     best = at_best_rate(table_grid(scale), records)
-    return cells([replace_settings(s, seed=seed) for seed in SIZES[scale]["seeds"] for s in best], PAPER_REF)
+    return cells(seed_by_seed(best, SIZES[scale]["seeds"]), PAPER_REF)
 
 
 def part(spec: RunSpec) -> str:

@@ -79,6 +79,11 @@ def at_best_rate(
     return chosen
 
 
+def seed_by_seed(specs: Sequence[RunSpec], seeds: Iterable[int]) -> list[RunSpec]:
+    """The specs on several seeds; a run that is cut short has fewer seeds of all of them, not all seeds of some."""
+    return [replace_settings(spec, seed=seed) for seed in seeds for spec in specs]
+
+
 def rate_of(spec: RunSpec) -> float:
     """The learning rate of a run."""
     return float(dict(settings(spec))["lr"])

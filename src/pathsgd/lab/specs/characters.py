@@ -14,8 +14,8 @@ from pathsgd.lab.record import Record
 from pathsgd.lab.report.model import Cell, Section, TableData
 from pathsgd.lab.report.select import Filed, best_group, spread
 from pathsgd.lab.report.tables import Row, Style, comparison, curves, share_of_gap, sources
-from pathsgd.lab.spec import RunSpec, replace_settings
-from pathsgd.lab.specs.base import Scale, at_best_rate, cells, over, run
+from pathsgd.lab.spec import RunSpec
+from pathsgd.lab.specs.base import Scale, at_best_rate, cells, over, run, seed_by_seed
 from pathsgd.lab.sweep import RunCell
 
 TEXT_GROWTH = (("step_growth", 10.0),)
@@ -73,8 +73,7 @@ class CharacterTable:
     def third_stage(self, scale: Scale, records: Sequence[Record]) -> list[RunCell]:
         """The better of each system's longer runs on further seeds, seed by seed."""
         best = at_best_rate(self.finals(scale, records), records)
-        seeds = range(1, self.sizes[scale]["seeds"])
-        return cells([replace_settings(spec, seed=seed) for seed in seeds for spec in best], self.paper_ref)
+        return cells(seed_by_seed(best, range(1, self.sizes[scale]["seeds"])), self.paper_ref)
 
     def finals(self, scale: Scale, records: Sequence[Record]) -> list[RunSpec]:
         """The longer runs that the grid's records ask for, on one seed."""

@@ -27,7 +27,7 @@ TABLE = CharacterTable(
         CharacterRow("RNN-Path, absolute", "rnn_path", "path-adam-absolute", RATES, 1.47, settings=TEXT_GROWTH),
         CharacterRow("RNN-Path, paper's Path-Adam", "rnn_path", "path-adam-paper", (2e-3, 5e-4), 1.47),
         CharacterRow("RNN + norm stabiliser", "norm_stabilizer", "adam", RATES, 1.48, settings=STABILISER),
-        CharacterRow("LSTM", "lstm", "adam", (2e-2, 1e-2, 5e-3), 1.41, gated=True),
+        CharacterRow("LSTM", "lstm", "adam", (5e-2, 2e-2, 1e-2, 5e-3), 1.41, gated=True),
     ),
     sizes={
         "paper": {"hidden": 2048, "gated_hidden": 1024, "grid": {"epochs": 1.0}, "final": {"epochs": 40.0},

@@ -25,7 +25,7 @@ TABLE = CharacterTable(
         CharacterRow("RNN-tanh", "rnn_tanh", "adam", (2e-3, 1e-3, 5e-4), 1.58),
         CharacterRow("RNN-Path, PathAdam", "rnn_path", "path-adam", PATH_RATES, 1.47, settings=TEXT_GROWTH),
         CharacterRow("RNN-Path, absolute", "rnn_path", "path-adam-absolute", RATES, 1.47, settings=TEXT_GROWTH),
-        CharacterRow("RNN-Path, paper's Path-Adam", "rnn_path", "path-adam-paper", (2e-3, 5e-4), 1.47),
+        CharacterRow("RNN-Path, paper's Path-Adam", "rnn_path", "path-adam-paper", (*RATES, 5e-4), 1.47),
         CharacterRow("RNN + norm stabiliser", "norm_stabilizer", "adam", RATES, 1.48, settings=STABILISER),
         CharacterRow("LSTM", "lstm", "adam", (5e-2, 2e-2, 1e-2, 5e-3), 1.41, gated=True),
     ),

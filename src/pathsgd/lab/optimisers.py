@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 import pathsgd
+from pathsgd.lab.readings import Bound, PaperPathSGD, Reading, Scale
 from pathsgd.lab.systems import HessianFree, SequenceNet, System
+from pathsgd.lab.systems.plain import RecurrentNet
 from pathsgd.lab.tasks import Batch, State, Task, detach_state
 from pathsgd.lab.tasks.text import TextTask
 
@@ -254,6 +256,65 @@ class PathSgdBothOptimiser(PathSgdOptimiser):
     terms: ClassVar[Literal["first", "both"]] = "both"
 
 
+class PaperPathSgdStepper(GradientStepper):
+    """Tells the optimiser how long the sequences are."""
+
+    optimiser: PaperPathSGD
+
+    def step(self, batch: Batch, state: State | None) -> tuple[Tensor, State]:
+        """See ``Stepper``."""
+        self.optimiser.steps = len(batch.inputs)
+        return super().step(batch, state)
+
+
+@dataclass(frozen=True)
+class PaperPathSgdOptimiser(GradientOptimiser):
+    """The paper's Path-SGD, grad / kappa, in every way its text can be read (lab/readings.py)."""
+
+    name: ClassVar[str] = "path-sgd-paper"
+    title: ClassVar[str] = "Path-SGD (paper)"
+    needs_paths: ClassVar[bool] = True
+
+    lr: float = 1e-2
+    """Learning rate at full height; the schedule and the curriculum multiply it."""
+    clip: float = 1.0
+    """Bound on what ``clip_on`` names; 0: none."""
+    clip_on: Bound = "direction"
+    """What is bounded: the length of the direction after scaling, of the gradient before, or the dual norm."""
+    scale: Scale = "sgd"
+    """sgd: one constant makes the first direction as long as the gradient; kappa: grad / kappa as it is."""
+    initial_state: bool = False
+    """Count the paths that begin at the units at time 0."""
+    every_output: bool = False
+    """Count the outputs of every step, not of the last one alone."""
+    biases: bool = True
+    """Train biases; False: they stay at 0."""
+    both_terms: bool = False
+    """kappa1 + kappa2 instead of kappa1."""
+    momentum: float = 0.0
+    """Share of the last step kept in the next."""
+    refresh_every: int = 1
+    """Steps for which kappa is used before it is measured anew."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weight_decay:
+            raise ValueError("path-sgd-paper has no weight decay: the paper has none")
+
+    def stepper(self, system: System, model: SequenceNet, task: Task) -> GradientStepper:
+        """The optimiser bounds its own steps."""
+        return PaperPathSgdStepper(system, model, task, self.make(model, task), clip=0.0)
+
+    def make(self, model: SequenceNet, task: Task) -> PaperPathSGD:
+        """The rule on a plain net."""
+        if not isinstance(model, RecurrentNet):
+            raise ValueError("path-sgd-paper is for one-layer ReLU nets (rnn_path, irnn, rnn_relu, np_rnn)")
+        reading = Reading(self.initial_state, self.every_output, self.biases, self.both_terms)
+        return PaperPathSGD(
+            model, self.lr, reading, self.scale, self.clip, self.clip_on, self.momentum, self.refresh_every
+        )
+
+
 @dataclass(frozen=True)
 class PathAdamBase(PathOptimiser):
     """Adam in path geometry."""
@@ -337,6 +398,7 @@ OPTIMISERS: dict[str, type[Optimiser]] = {
     "rmsprop": RmsPropOptimiser,
     "path-sgd": PathSgdOptimiser,
     "path-sgd-both": PathSgdBothOptimiser,
+    "path-sgd-paper": PaperPathSgdOptimiser,
     "path-adam": PathAdamOptimiser,
     "path-adam-absolute": AbsolutePathAdamOptimiser,
     "path-adam-paper": PaperPathAdamOptimiser,

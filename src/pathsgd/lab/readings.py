@@ -110,8 +110,9 @@ class PaperPathSGD(torch.optim.Optimizer):
         self.clip, self.clip_on, self.refresh_every = clip, clip_on, refresh_every
         self.steps = 0
         """Length of the sequences of the last batch; whoever calls ``step`` sets it."""
-        constant = 1.0 if scale == "kappa" else None
-        super().__init__(list(self.weights), {"lr": lr, "momentum": momentum, "constant": constant, "age": 0})
+        # In the group, not in the parameters' states: torch would load those in the parameters' dtype.
+        kept = {"constant": 1.0 if scale == "kappa" else None, "age": 0, "inverse": [], "buffers": []}
+        super().__init__(list(self.weights), {"lr": lr, "momentum": momentum, **kept})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
@@ -121,7 +122,7 @@ class PaperPathSGD(torch.optim.Optimizer):
         self._refresh(group)
         if self.clip and self.clip_on == "gradient":
             torch._foreach_mul_(gradients, _factor(length(gradients), self.clip))
-        direction = torch._foreach_mul(gradients, [self.state[p]["inverse"] for p in self.weights])
+        direction = torch._foreach_mul(gradients, group["inverse"])
         if group["constant"] is None:
             group["constant"] = length(gradients) / length(direction)
         factor = group["constant"]
@@ -135,19 +136,19 @@ class PaperPathSGD(torch.optim.Optimizer):
     def _refresh(self, group: dict[str, Any]) -> None:
         """Measure 1 / kappa when it is time; 0 where no path uses an entry."""
         if group["age"] % self.refresh_every == 0:
-            for p, kappa in zip(self.weights, kappas(self.weights, self.steps, self.reading), strict=True):
-                self.state[p]["inverse"] = torch.where(kappa > 0, 1.0 / kappa, 0.0)
+            found = kappas(self.weights, self.steps, self.reading)
+            group["inverse"] = [torch.where(kappa > 0, 1.0 / kappa, 0.0) for kappa in found]
         group["age"] = (group["age"] + 1) % self.refresh_every
 
     def _move(self, group: dict[str, Any], direction: Sequence[Tensor], factor: float) -> None:
         lr, momentum = group["lr"], group["momentum"]
+        if momentum:
+            direction, factor = torch._foreach_mul(direction, factor), 1.0
+            if group["buffers"]:
+                torch._foreach_add_(direction, group["buffers"], alpha=momentum)
+            group["buffers"] = direction
         for p, d in zip(self.weights, direction, strict=True):
-            if momentum:
-                state = self.state[p]
-                d = state["momentum_buffer"] = factor * d + momentum * state.get("momentum_buffer", 0.0)
-                p.sub_(d, alpha=lr)
-            else:
-                p.sub_(d, alpha=lr * factor)
+            p.sub_(d, alpha=lr * factor)
 
 
 def _factor(length: float, limit: float) -> float:

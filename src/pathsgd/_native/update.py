@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pathsgd._native import update_fallback
 from pathsgd._native.loader import load, thread_count
-from pathsgd._native.update_fallback import Rule
+from pathsgd._native.update_fallback import UpdateRule
 
 _INT, _REAL, _POINTER = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 _C_TYPES = {torch.float32: "float", torch.float64: "double"}
@@ -123,14 +123,14 @@ class Update:
         self._run("square_sums", None, sums)
         return list(sums)
 
-    def moments(self, rule: Rule) -> None:
+    def moments(self, rule: UpdateRule) -> None:
         """Bring the moments up to date with this gradient."""
         if self._call is None:
             update_fallback.moments(self._operands, rule)
         else:
             self._run("moments", rule)
 
-    def direction(self, rule: Rule, index: int) -> Tensor:
+    def direction(self, rule: UpdateRule, index: int) -> Tensor:
         """d of one parameter, 0 where its whitening is 0 and nothing moves."""
         if self._call is None:
             return update_fallback.direction(self._operands, rule, index)
@@ -138,7 +138,7 @@ class Update:
         self._run("direction", rule, index, found.data_ptr())
         return found
 
-    def apply(self, rule: Rule, alpha: float, keep: float) -> None:
+    def apply(self, rule: UpdateRule, alpha: float, keep: float) -> None:
         """p <- keep * p + alpha * d .* w."""
         if self._call is None:
             update_fallback.apply(self._operands, rule, alpha, keep)
@@ -148,7 +148,7 @@ class Update:
             # The kernel writes past autograd's bookkeeping: a graph that still needs the old values must find out.
             torch.autograd.graph.increment_version(self._operands.parameters)
 
-    def _run(self, name: str, rule: Rule | None, *more: Any) -> None:
+    def _run(self, name: str, rule: UpdateRule | None, *more: Any) -> None:
         call = self._call
         assert call is not None
         if rule is not None:

@@ -16,7 +16,7 @@ GRADIENT, MOMENTUM, NESTEROV, ADAM = range(4)
 
 
 @dataclass(frozen=True)
-class Rule:
+class UpdateRule:
     """How a step is made of a whitened gradient.
 
     factor: f, what clipping leaves of the gradient; whitens: the direction is multiplied by w (in the paper's form of
@@ -31,11 +31,14 @@ class Rule:
     whitens: bool = True
 
 
+Rule = UpdateRule  # the name before
+
+
 def square_sums(o: Operands) -> list[float]:
     return [float((g * w).double().square().sum()) for g, w in zip(o.gradients, o.whitenings)]
 
 
-def moments(o: Operands, rule: Rule) -> None:
+def moments(o: Operands, rule: UpdateRule) -> None:
     for index, first in enumerate(o.first):
         u = o.gradients[index] * o.whitenings[index] * rule.factor
         if rule.direction != ADAM:
@@ -47,11 +50,11 @@ def moments(o: Operands, rule: Rule) -> None:
         o.second[index].mul_(rule.betas[1]).addcmul_(u, u, value=1 - rule.betas[1])
 
 
-def direction(o: Operands, rule: Rule, index: int) -> Tensor:
+def direction(o: Operands, rule: UpdateRule, index: int) -> Tensor:
     return torch.where(o.whitenings[index] == 0, 0.0, _direction(o, rule, index))
 
 
-def _direction(o: Operands, rule: Rule, index: int) -> Tensor:
+def _direction(o: Operands, rule: UpdateRule, index: int) -> Tensor:
     if rule.direction == MOMENTUM:
         return o.first[index]
     if rule.direction == ADAM:
@@ -60,7 +63,7 @@ def _direction(o: Operands, rule: Rule, index: int) -> Tensor:
     return u if rule.direction == GRADIENT else u.mul_(rule.factor).add_(o.first[index], alpha=rule.momentum)
 
 
-def apply(o: Operands, rule: Rule, alpha: float, keep: float) -> None:
+def apply(o: Operands, rule: UpdateRule, alpha: float, keep: float) -> None:
     for index, p in enumerate(o.parameters):
         d = _direction(o, rule, index)
         if keep != 1:

@@ -17,7 +17,7 @@ setup: $(READY)
 $(READY): pyproject.toml setup.py requirements.lock $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint requirements.lock --editable '.[lab,dev]'
-	$(BIN)/python -c 'import pathsgd.lab.train, pathsgd.lab.report.build, torch._dynamo'
+	$(BIN)/python -c 'import pathsgd.lab.run.train, pathsgd.lab.report.page, torch._dynamo'
 	touch $@
 
 demo: setup

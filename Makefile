@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 HARNESS := .venv-harness
-NATIVE := $(wildcard src/pathsgd/_native/*.cpp src/pathsgd/_native/*.h)
+NATIVE := $(wildcard src/pathsgd/_native/src/*.cpp src/pathsgd/_native/src/*.h src/pathsgd/_native/src/simd/*.h)
 
 # Bytecode is made of the modules that are imported, when they are, the large ones at the end of the set-up; to make it
 # of everything that is installed takes five times as long.

@@ -3,20 +3,21 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-NATIVE := $(wildcard src/pathsgd/_native/*.cpp src/pathsgd/_native/*.h)
+HARNESS := .venv-harness
+NATIVE := $(wildcard src/pathsgd/_native/src/*.cpp src/pathsgd/_native/src/*.h src/pathsgd/_native/src/simd/*.h)
 
 # Bytecode is made of the modules that are imported, when they are, the large ones at the end of the set-up; to make it
 # of everything that is installed takes five times as long.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint types unit setup lock clean
+.PHONY: demo test lint types unit harness setup lock clean
 
 setup: $(READY)
 
 $(READY): pyproject.toml setup.py requirements.lock $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint requirements.lock --editable '.[lab,dev]'
-	$(BIN)/python -c 'import pathsgd.lab.train, pathsgd.lab.report.build, torch._dynamo'
+	$(BIN)/python -c 'import pathsgd.lab.run.train, pathsgd.lab.report.page, torch._dynamo'
 	touch $@
 
 demo: setup
@@ -38,9 +39,19 @@ types: setup
 unit: setup
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
+# Lightning, Accelerate and transformers, in an environment of their own: they import torchvision where they find it,
+# and the one that the locked environment holds (another package asks for it) does not fit torch's CPU build.
+harness: $(HARNESS)/.ready
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(HARNESS)/bin/python -m pytest examples
+
+$(HARNESS)/.ready: pyproject.toml setup.py requirements-harness.lock $(NATIVE)
+	$(PYTHON) -m venv $(HARNESS)
+	$(HARNESS)/bin/python -m pip install --quiet --no-compile --constraint requirements-harness.lock --editable '.[harness]'
+	touch $@
+
 # The versions that are tested together, for CPU. Made anew from whatever the environment holds.
 lock: setup
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements.lock
 
 clean:
-	rm -rf $(VENV) build src/*.egg-info src/pathsgd/_native/*.so
+	rm -rf $(VENV) $(HARNESS) build src/*.egg-info src/pathsgd/_native/*.so

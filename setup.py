@@ -13,10 +13,10 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-FOLDER = Path("src/pathsgd/_native")
-PARTS = ("kernel", "forward", "backward", "recurrent", "squared", "sums", "update", "cross_entropy")
-SOURCES = [str(FOLDER / f"{part}.cpp") for part in PARTS]
-HEADERS = sorted(str(path) for path in FOLDER.glob("*.h"))
+FOLDER = Path("src/pathsgd/_native/src")
+THREADS = str(FOLDER / "threads.cpp")
+KERNEL = sorted(str(path) for path in FOLDER.glob("*.cpp") if path.name != "threads.cpp")
+HEADERS = sorted(str(path) for path in FOLDER.rglob("*.h"))
 FLAGS = ["-std=c++17", "-O3", "-g0", "-ffp-contract=fast", "-fvisibility=hidden"]
 PROCESSORS = {  # what takes the compiler longest comes first: they are built side by side
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"],
@@ -39,10 +39,10 @@ def library(name: str, sources: list[str], flags: list[str]) -> Extension:
 def libraries() -> list[Extension]:
     is_x86 = sysconfig.get_platform().endswith(("x86_64", "amd64"))
     kernels = [
-        library(f"kernel_{name}", SOURCES, flags) for name, flags in PROCESSORS.items() if is_x86 or name == "generic"
+        library(f"kernel_{name}", KERNEL, flags) for name, flags in PROCESSORS.items() if is_x86 or name == "generic"
     ]
     # OpenMP at compile time only: at run time its symbols are found in the runtime that torch has loaded.
-    return [*kernels, library("threads", [str(FOLDER / "threads.cpp")], ["-fopenmp"])]
+    return [*kernels, library("threads", [THREADS], ["-fopenmp"])]
 
 
 class BuildLibraries(build_ext):

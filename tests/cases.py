@@ -93,6 +93,19 @@ NETS: dict[str, Case] = {
         twin=lambda: nn.Sequential(nn.Linear(2, 3), SquaredNorm(3), nn.ReLU(), nn.Linear(3, 2)),
         reference=lambda: graphs.batch_norm(*statistics("batch norm")),
     ),
+    "batch norm that trains": Case(
+        lambda: Training(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2)), ((1, 2),),
+        twin=lambda: nn.Sequential(nn.Linear(2, 3), DividedNorm(3), nn.ReLU(), nn.Linear(3, 2)),
+    ),
+    "batch norm that trains, channels": Case(
+        lambda: Training(
+            nn.Conv1d(2, 3, 2, padding=1), nn.BatchNorm1d(3, track_running_stats=False), nn.Conv1d(3, 1, 2)
+        ),
+        ((1, 2, 3),),
+        twin=lambda: nn.Sequential(
+            nn.Conv1d(2, 3, 2, padding=1), DividedNorm(3, track_running_stats=False), nn.Conv1d(3, 1, 2)
+        ),
+    ),
     "a mean on the graph": between(
         lambda h: h.mean(1, keepdim=True), reference=lambda: graphs.between([[0, 1, 2, 3]], 1 / 4)
     ),
@@ -124,6 +137,22 @@ class SquaredNorm(nn.BatchNorm1d):
         var = (self.running_var + self.eps).reshape(column)
         y = x / var + self.running_mean.reshape(column) ** 2 / var
         return y if self.weight is None else y * self.weight.reshape(column) + self.bias.reshape(column)
+
+
+class Training(nn.Sequential):
+    """A model that is always in training mode."""
+
+    def train(self, mode: bool = True) -> nn.Module:
+        return super().train(True)
+
+
+class DividedNorm(nn.BatchNorm1d):
+    """Batch norm's training form as a squared network: q x / [mean of x over the channel] + q_bias."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        column = [1, -1] + [1] * (x.dim() - 2)
+        size = x.detach().mean([d for d in range(x.dim()) if d != 1], keepdim=True)
+        return x / size * self.weight.reshape(column) + self.bias.reshape(column)
 
 
 def lookup(model: Callable[[], nn.Module], words: Tensor, twin: Callable[..., Tensor], *shape: int) -> Case:

@@ -16,6 +16,7 @@ from models import Weights
 HALF = torch.tensor([0.5, -2.0, 0.0, 3.0], dtype=torch.float64)
 MASK = torch.tensor([True, False, True, True])
 INDEX = torch.tensor([2, 0, 3])
+PLACES = torch.tensor([2, 0, 2, 1])
 MIX = torch.tensor([[1.0, 2.0], [0.5, -1.0], [0.0, 3.0]], dtype=torch.float64)
 
 
@@ -53,6 +54,8 @@ VECTOR_OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu written as clamp": lambda h: h.clamp(min=0),
     "relu written as clamp_min": lambda h: torch.clamp_min(h, 0),
     "relu written as clip": lambda h: h.clip(0),
+    "relu written as threshold": lambda h: F.threshold(h, 0, 0),
+    "absolute values": lambda h: torch.abs(h).absolute(),
     "leaky relu": lambda h: F.leaky_relu(h, 0.3),
     "leaky relu, in place": in_place(lambda h: F.leaky_relu(h, 0.3, True)),
     "dropouts": lambda h: F.alpha_dropout(F.dropout(h, 0.5, False), 0.5, False),
@@ -82,6 +85,8 @@ VECTOR_OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "true divide": lambda h: torch.true_divide(h, 3),
     "over": lambda h: h / torch.tensor([1.0, 2.0, 4.0, 8.0], dtype=h.dtype),
     "over in place": augmented("__itruediv__", 3.0),
+    "lerp": lambda h: torch.lerp(h, h.flip(1), 0.25),
+    "lerp, entry by entry": lambda h: h.lerp(h.roll(1, 1), HALF),
     "sum": lambda h: h.sum(1, keepdim=True),
     "sum along an axis": lambda h: torch.sum(h, axis=1, keepdims=True),
     "mean": lambda h: h.mean(-1, keepdim=True),
@@ -113,6 +118,15 @@ VECTOR_OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "unbind": lambda h: torch.stack(h.unbind(1)[1:], 1),
     "narrow and select": lambda h: torch.cat([h.narrow(1, 1, 2), h.select(1, 0)[:, None]], 1),
     "sliding windows": lambda h: h.unfold(1, 2, 1),
+    "amax and amin": lambda h: torch.cat([h.amax(1, keepdim=True), h[:, :2].amax(dim=-1)[:, None]], 1),
+    "max with its place": lambda h: torch.stack([h.max(1).values, h.max(dim=1)[0], h[:, 2:].max(1)[0]], 1),
+    "running sum": lambda h: torch.cumsum(h, 1),
+    "differences": lambda h: torch.diff(h, dim=1),
+    "hsplit": lambda h: torch.cat(h.hsplit(2)[::-1], 1),
+    "index add": lambda h: torch.zeros(h.shape[0], 3, dtype=h.dtype).index_add(1, PLACES, h, alpha=-2),
+    "index add, in place": lambda h: torch.ones(h.shape[0], 3, dtype=h.dtype).index_add_(1, PLACES, h),
+    "scatter add": lambda h: torch.zeros(h.shape[0], 3, dtype=h.dtype).scatter_add_(1, PLACES.expand_as(h), h),
+    "scatter reduce": lambda h: h.new_zeros(h.shape[0], 3).scatter_reduce(1, PLACES.expand_as(h), h, "sum"),
     "padding": lambda h: F.pad(h, (1, 2)),
     "written entry by entry": collected,
     "in-place unit": in_place(torch.relu_),
@@ -129,6 +143,14 @@ SHAPED_OPERATIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]]
     "padding by reflection": (lambda h: F.pad(h, (1, 1), mode="reflect"), (1, 4)),
     "padding round": (lambda h: F.pad(h, (1, 1), mode="circular"), (1, 4)),
     "nearest upsampling": (lambda h: F.interpolate(h, scale_factor=2), (2, 2)),
+    "rot90": (lambda h: h.rot90(1, (1, 2)), (2, 3)),
+    "splits": (lambda h: torch.cat([*h.swapdims(0, 1).vsplit(2)[1].swapdims(0, 1).dsplit(2)], 1), (2, 4)),
+    "triangles": (lambda h: h.tril(1).triu(), (3, 3)),
+    "linear upsampling": (lambda h: F.interpolate(h, scale_factor=2, mode="linear"), (2, 3)),
+    "bilinear resizing": (lambda h: F.interpolate(h, (4, 2), mode="bilinear", align_corners=True), (1, 3, 3)),
+    "bicubic upsampling": (lambda h: F.interpolate(h, scale_factor=(1.5, 2), mode="bicubic"), (1, 2, 3)),
+    "trilinear upsampling": (lambda h: F.interpolate(h, size=3, mode="trilinear"), (1, 2, 1, 2)),
+    "area resizing": (lambda h: F.interpolate(h, size=2, mode="area"), (1, 5)),
     "pixel shuffles": (lambda h: F.pixel_unshuffle(F.pixel_shuffle(h, 2), 2), (4, 1, 1)),
     "channel shuffle": (lambda h: F.channel_shuffle(h, 2), (4, 2, 1)),
     "channel dropouts": (lambda h: F.dropout1d(h, 0.5, False), (2, 2)),
@@ -213,6 +235,35 @@ WEIGHTED_OPERATIONS: dict[str, Case] = {
     "masked weights": weights(
         lambda m, x: F.linear(F.linear(x, m.a.masked_fill(~MASK[:, None], 0.0)).relu(), torch.where(MASK, m.b, 0.0)),
         (1, 2), a=(4, 2), b=(1, 4),
+    ),
+    "the larger of two": Case(
+        partial(Weights, lambda m, x: torch.maximum(torch.fmax(x @ m.a, x @ m.b), torch.max(x @ m.b, HALF)) @ m.c,
+                a=(2, 4), b=(2, 4), c=(4, 1)), ((1, 2),),
+        twin=partial(Weights, lambda m, x: (x @ m.a + 2 * x @ m.b + HALF**2) @ m.c, a=(2, 4), b=(2, 4), c=(4, 1)),
+    ),
+    "the smaller of two": Case(
+        partial(Weights, lambda m, x: torch.minimum(torch.fmin(x @ m.a, x @ m.b), torch.min(x @ m.b, x @ m.a)) @ m.c,
+                a=(2, 4), b=(2, 4), c=(4, 1)), ((1, 2),),
+        twin=partial(Weights, lambda m, x: 2 * (x @ m.a + x @ m.b) @ m.c, a=(2, 4), b=(2, 4), c=(4, 1)),
+    ),
+    "the smallest": Case(
+        partial(Weights, lambda m, x: torch.stack([(x @ m.a).amin(1), (x @ m.a).min(1)[0]], 1) @ m.b,
+                a=(2, 4), b=(2, 1)), ((1, 2),),
+        twin=partial(Weights, lambda m, x: (x @ m.a).sum(1, keepdim=True).expand(-1, 2) @ m.b, a=(2, 4), b=(2, 1)),
+    ),
+    "the largest of all": Case(
+        partial(Weights, lambda m, x: (m.a @ x).max()[None] * m.b, a=(3, 2), b=(1,)), ((2,),), None,
+        twin=partial(Weights, lambda m, x: (m.a @ x).sum()[None] * m.b, a=(3, 2), b=(1,)),
+    ),
+    "weights under constraints": Case(
+        partial(Weights, lambda m, x: F.linear(F.linear(x, m.a.abs()).relu(), m.b.relu() * HALF), a=(4, 2), b=(2, 4)),
+        ((1, 2),), twin=partial(Weights, lambda m, x: x @ m.a.T @ (m.b * HALF**2).T, a=(4, 2), b=(2, 4)),
+    ),
+    "weights under their own norm": Case(
+        partial(Weights, lambda m, x: F.linear(x, torch._weight_norm(m.v, m.g, 0)).relu() @ m.b,
+                v=(4, 2), g=(4, 1), b=(4, 1)), ((1, 2),),
+        twin=partial(Weights, lambda m, x: x @ (m.g * m.v / m.v.detach().sum(1, keepdim=True)).T @ m.b,
+                     v=(4, 2), g=(4, 1), b=(4, 1)),
     ),
     "elementwise weights": weights(lambda m, x: (x * m.a + m.b).relu() * m.c, (1, 2, 3), a=(3,), b=(2, 1), c=(2, 3)),
     "a weight shown twice by one view": weights(

@@ -46,9 +46,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
     "softmax": (lambda: after_a_layer(nn.Softmax(-1)), "softmax", "logits"),
     "layer norm": (lambda: after_a_layer(nn.LayerNorm(4)), "layer_norm", "batch_norm"),
     "group norm": (lambda: after_a_layer(nn.GroupNorm(2, 4)), "group_norm", "statistics"),
-    "batch norm without statistics": (
-        lambda: after_a_layer(nn.BatchNorm1d(4, track_running_stats=False)), "batch_norm", "track_running_stats",
-    ),
     "lstm": (lambda: OnSteps(nn.LSTM(4, 2)), "lstm", "nonlinearity='relu'"),
     "gru": (lambda: OnSteps(nn.GRU(4, 2)), "gru", "nonlinearity='relu'"),
     "tanh rnn": (lambda: OnSteps(nn.RNN(4, 2)), "rnn_tanh", "nonlinearity='relu'"),
@@ -63,14 +60,19 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
     "division by activations": (unit(lambda h: h / h.sum()), "div", "constant"),
     "division by zero": (unit(lambda h: h / 0), "div", "zero"),
     "rounding division": (unit(lambda h: h.div(2, rounding_mode="floor")), "div", "rounding"),
-    "maximum": (unit(lambda h: h.max(-1).values), "max", "max-pool"),
+    "largest entries": (unit(lambda h: h.topk(2).values), "topk", "largest"),
+    "length": (unit(lambda h: h.norm(dim=1, keepdim=True)), "norm", "root or a sum of squares"),
+    "spread": (unit(lambda h: h.std(1, keepdim=True)), "std", "root or a sum of squares"),
     "max pool with indices": (
         unit(lambda h: F.max_pool1d(h[:, None], 2, return_indices=True)[0]), "max_pool1d", "return_indices",
     ),
     "nonzero padding": (unit(lambda h: F.pad(h, (1, 1), value=2.0)), "pad", "pad with 0"),
     "nonzero mask": (unit(lambda h: h.masked_fill(torch.ones(4) > 0, -1.0)), "masked_fill", "fill with 0"),
-    "bilinear upsampling": (
-        unit(lambda h: F.interpolate(h.reshape(-1, 1, 2, 2), None, 2, "bilinear")), "interpolate", "nearest",
+    "threshold": (unit(lambda h: F.threshold(h, 0.5, 0)), "threshold", "use relu"),
+    "second differences": (unit(lambda h: h.diff(2)), "diff", "first differences"),
+    "learnt mixture": (lambda: Weights(lambda m, x: torch.lerp(x, 2 * x, m.w), w=(4,)), "lerp", "two products"),
+    "product at places": (
+        unit(lambda h: h.scatter_reduce(1, torch.zeros(1, 4, dtype=torch.long), h, "prod")), "scatter_reduce", "'sum'",
     ),
     "branch on a value": (unit(lambda h: h if h.sum() > 0 else -h), "gt", "branch on shapes"),
     "a value leaving": (unit(lambda h: h * h.mean().item()), "item", "branch on shapes"),
@@ -96,7 +98,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
     "parameter changed in place, in earnest": (
         lambda: Weights(lambda m, x: x @ m.w.mul_(0.5), w=(4, 1)), "in place", "parameters",
     ),
-    "plain tensor changed in place": (unit(lambda h: torch.zeros(1, 4).add_(h)), "in place", "torch.stack"),
+    "plain tensor changed in place": (unit(lambda h: torch.zeros(2, 4)[:1].add_(h)), "in place", "torch.stack"),
     "stale view of a collecting tensor": (unit(lambda h: stale_view(h)), "add", "view of a tensor"),
     "embedding with max_norm": (
         lambda: nn.Sequential(Apply(lambda x: torch.zeros(1, 2, dtype=torch.long)), nn.Embedding(3, 2, max_norm=1.0)),

@@ -137,7 +137,7 @@ class Geometry:
         if known is None:
             self._look_around()
             recording = record(self.model, inputs, self.output)
-            spaces = spaces_of(recording, self.parameters())
+            spaces = spaces_of(recording, self.parameters(), exact=False)
             free = frozenset(name for name, edges in spaces.edges.items() if edges.free)
             known = Structure(recording, spaces, plain.match(recording), repeats_along_paths(recording), free)
             while len(self._structures) >= _REMEMBERED:

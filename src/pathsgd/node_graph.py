@@ -49,9 +49,13 @@ class NodeSpaces:
     """For each free node, where it lives: the parameter whose entries enter it, and the row."""
 
 
-def spaces_of(recording: Recording, parameters: Mapping[str, Tensor]) -> NodeSpaces:
-    """The free nodes of a recorded model. Parameters that no step uses have fixed edges."""
-    graph = _Graph(recording)
+def spaces_of(recording: Recording, parameters: Mapping[str, Tensor], *, exact: bool = True) -> NodeSpaces:
+    """The free nodes of a recorded model. Parameters that no step uses have fixed edges.
+
+    exact: only what leaves the function exactly as it is. Otherwise also what the metric is covariant under besides:
+    the scale of a channel before a batch normalisation that trains, which its eps alone can tell.
+    """
+    graph = _Graph(recording, exact)
     labels = _components(graph.count, graph.ties)
     spaces = _number(labels, graph.uses)
     for name, p in parameters.items():
@@ -64,7 +68,8 @@ def spaces_of(recording: Recording, parameters: Mapping[str, Tensor]) -> NodeSpa
 class _Graph:
     """Collects node numbers and ties while the recorded steps are walked through; see rules/base.py: NodeGraph."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, exact: bool) -> None:
+        self.exact = exact
         self.count = FIXED + 1
         self.ties: list[tuple[np.ndarray, np.ndarray]] = []
         self.uses: dict[str, tuple[Tensor, Tensor]] = {}

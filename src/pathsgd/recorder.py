@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
+from collections.abc import Callable
 from functools import lru_cache
 from types import FrameType
 from typing import Any, NoReturn
@@ -172,7 +173,7 @@ class Recorder(TorchFunctionMode):
             rule.check_products(*values, **named)
         except Refusal as refusal:
             self._refuse(name, str(refusal))
-        results, single = _shapes(func, rule, values, named)
+        results, single, pack = _shapes(func, rule, values, named)
         kind = rule.result_kind(v.kind for v in values_in((values, named)))
         outputs = tuple(Value(kind, r.shape, r.dtype) if r.is_floating_point() else None for r in results)
         self.recording.steps.append(Step(name, rule, values, named, outputs, single, self._where()))
@@ -182,7 +183,7 @@ class Recorder(TorchFunctionMode):
         tensors = tuple(r if v is None else PathTensor(v, operands[0].device) for v, r in zip(outputs, results))
         if rule.aliases:
             _share_memory(operands, tensors)
-        return tensors[0] if single else tensors
+        return tensors[0] if single else pack(tensors)
 
     def _target(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """The tensor an in-place operation changes; refused where the change would reach other tensors unseen."""
@@ -200,8 +201,8 @@ class Recorder(TorchFunctionMode):
             reason = "parameters must not be changed in the forward pass"
         elif id(target) in self._buffers:
             reason = "it writes paths into a buffer, which would outlive the forward pass; use a tensor of its own"
-        elif name != "__setitem__" or target._is_view():
-            reason = "it writes paths into a plain tensor; collect results with torch.stack or with x[i] = y"
+        elif target._is_view():
+            reason = "it writes paths into a view of a plain tensor; collect results with torch.stack or with x[i] = y"
         else:
             return target
         self._refuse(f"{name} (in place)", reason)
@@ -244,8 +245,11 @@ def _check_call(rule: Rule, count: int, names: tuple[str, ...]) -> None:
         ) from None
 
 
-def _shapes(func: Any, rule: Rule, args: Any, kwargs: Any) -> tuple[list[Tensor], bool]:
-    """Tensors without data of the results' shapes and dtypes, and whether there is just one."""
+def _shapes(func: Any, rule: Rule, args: Any, kwargs: Any) -> tuple[list[Tensor], bool, Callable[[Any], Any]]:
+    """Tensors without data of the results' shapes and dtypes, whether there is just one, and what torch puts them in.
+
+    torch.max and its like return tuples with names.
+    """
 
     def empty(a: Any) -> Any:
         if isinstance(a, Value):
@@ -254,7 +258,9 @@ def _shapes(func: Any, rule: Rule, args: Any, kwargs: Any) -> tuple[list[Tensor]
 
     with torch._C.DisableTorchFunction():
         result = rule.shape(func, *map_leaves(empty, (args, kwargs)))
-    return ([result], True) if isinstance(result, Tensor) else (list(result), False)
+    if isinstance(result, Tensor):
+        return [result], True, tuple
+    return list(result), False, type(result) if type(result).__module__ == "torch.return_types" else tuple
 
 
 def _share_memory(operands: list[Tensor], tensors: tuple[Any, ...]) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pathsgd.lab import cli
-from pathsgd.lab.optimisers import OPTIMISERS
-from pathsgd.lab.record import read_record
-from pathsgd.lab.robustness import robustness_map
+from pathsgd.lab.report.robustness import robustness_map
+from pathsgd.lab.run.optimisers import OPTIMISERS
+from pathsgd.lab.run.record import read_record
 from pathsgd.lab.systems import SYSTEMS
 from pathsgd.lab.tasks import TASKS
 

@@ -1,4 +1,4 @@
-"""Kernels of this machine by name, without the fallback."""
+"""Every kernel this machine can run, and torch alone, one after the other."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pathsgd._native import calls, loader
+from pathsgd._native import loader
+from support.kernels import BACKENDS
 
 
-@pytest.fixture(params=loader.KERNELS)
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> loader.Loaded:
-    """Every kernel in turn; where the processor or the build lacks one, the one that loads by itself stands in."""
-    best = loader.load()
-    generic = loader._open("kernel_generic")[0]
-    if generic is not None and loader.KERNELS.index(request.param) <= generic.pathsgd_processor_level():
-        library, problem = loader._open(f"kernel_{request.param}")
-        assert not problem and not loader._lend_threads(library)
-        best = loader.Loaded(loader.Backend(request.param, True, "test"), library)
-    monkeypatch.setattr(calls, "load", lambda: best)
-    return best
+@pytest.fixture(params=sorted(BACKENDS))
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of the kernel in use during the test."""
+    monkeypatch.setattr(loader, "load", lambda: BACKENDS[request.param])
+    return request.param
 
 
 @pytest.fixture

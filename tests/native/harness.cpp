@@ -6,36 +6,42 @@
 #include <vector>
 
 #include "cross_entropy.h"
+#include "entry.h"
+#include "inverse_root.h"
+#include "plain_sums.h"
 #include "rnn.h"
-#include "squared.h"
+#include "spectral_norm.h"
+#include "squared_products.h"
+#include "squared_sequences.h"
 #include "threads.h"
 #include "update.h"
 
-extern "C" {
-int pathsgd_forward_float(const pathsgd::ForwardCall<float>*);
-int pathsgd_forward_double(const pathsgd::ForwardCall<double>*);
-int pathsgd_backward_float(const pathsgd::BackwardCall<float>*);
-int pathsgd_backward_double(const pathsgd::BackwardCall<double>*);
-int pathsgd_recurrent_gradient_float(const pathsgd::BackwardCall<float>*);
-int pathsgd_recurrent_gradient_double(const pathsgd::BackwardCall<double>*);
-int pathsgd_squared_float_float(const pathsgd::SquaredCall<float, float>*);
-int pathsgd_squared_float_double(const pathsgd::SquaredCall<float, double>*);
-int pathsgd_squared_double_double(const pathsgd::SquaredCall<double, double>*);
-int pathsgd_squared_sums_float_float(pathsgd::SquaredSumsCall<float, float>*);
-int pathsgd_squared_sums_float_double(pathsgd::SquaredSumsCall<float, double>*);
-int pathsgd_squared_sums_double_double(pathsgd::SquaredSumsCall<double, double>*);
-int pathsgd_plain_sums_float_float(pathsgd::PlainSumsCall<float, float>*);
-int pathsgd_squared_products_float(const pathsgd::SquaredProductsCall<float>*);
-int pathsgd_square_sums_float(const pathsgd::UpdateCall<float>*, double*);
-int pathsgd_moments_float(const pathsgd::UpdateCall<float>*);
-int pathsgd_apply_float(const pathsgd::UpdateCall<float>*);
-int pathsgd_direction_float(const pathsgd::UpdateCall<float>*, int64_t, float*);
-int pathsgd_spectral_float(pathsgd::SpectralCall<float>*);
-int pathsgd_inverse_root_float_float(const pathsgd::InverseRootCall<float, float>*);
-int pathsgd_cross_entropy_float(pathsgd::CrossEntropyCall<float>*);
-int pathsgd_cross_entropy_double(pathsgd::CrossEntropyCall<double>*);
-void pathsgd_set_thread_runner(pathsgd::ThreadRunner);
-}
+// The C interface: one function for each operation and type (entry.h).
+#define DECLARE(operation, Call, F) extern "C" int pathsgd_##operation##_##F(pathsgd::Call<F>*);
+#define DECLARE_2(operation, Call, A, B) extern "C" int pathsgd_##operation##_##A##_##B(pathsgd::Call<A, B>*);
+#define OVERLOAD(operation, Call, F) \
+  DECLARE(operation, Call, F)        \
+  int operation(pathsgd::Call<F> call) { return pathsgd_##operation##_##F(&call); }
+#define OVERLOADS(operation, Call) OVERLOAD(operation, Call, float) OVERLOAD(operation, Call, double)
+OVERLOADS(rnn_forward, RnnForwardCall)
+OVERLOADS(rnn_backward, RnnBackwardCall)
+OVERLOADS(recurrent_gradient, RecurrentGradientCall)
+OVERLOADS(squared_products, SquaredProductsCall)
+OVERLOADS(square_sums, UpdateCall)
+OVERLOADS(moments, UpdateCall)
+OVERLOADS(direction, UpdateCall)
+OVERLOADS(apply, UpdateCall)
+DECLARE(spectral_norm, SpectralNormCall, float)
+DECLARE(cross_entropy, CrossEntropyCall, float)
+DECLARE(cross_entropy, CrossEntropyCall, double)
+DECLARE_2(squared_sequences, SquaredSequencesCall, float, float)
+DECLARE_2(squared_sequences, SquaredSequencesCall, float, double)
+DECLARE_2(squared_sequences, SquaredSequencesCall, double, double)
+DECLARE_2(plain_sums, PlainSumsCall, float, float)
+DECLARE_2(plain_sums, PlainSumsCall, float, double)
+DECLARE_2(plain_sums, PlainSumsCall, double, double)
+DECLARE_2(inverse_root, InverseRootCall, float, float)
+extern "C" void pathsgd_set_thread_runner(pathsgd::ThreadRunner);
 
 namespace {
 
@@ -81,23 +87,6 @@ vector<int64_t> starts_of(const Case& c) {
 }
 
 template <class F>
-int forward(const pathsgd::ForwardCall<F>& call) {
-  if constexpr (sizeof(F) == 4) return pathsgd_forward_float(&call);
-  else return pathsgd_forward_double(&call);
-}
-template <class F>
-int backward(const pathsgd::BackwardCall<F>& call) {
-  if constexpr (sizeof(F) == 4) return pathsgd_backward_float(&call);
-  else return pathsgd_backward_double(&call);
-}
-
-template <class F>
-int recurrent_gradient(const pathsgd::BackwardCall<F>& call) {
-  if constexpr (sizeof(F) == 4) return pathsgd_recurrent_gradient_float(&call);
-  else return pathsgd_recurrent_gradient_double(&call);
-}
-
-template <class F>
 void run(const Case& c) {
   const long H = c.hidden, I = c.inputs, stride = H + 3;  // rows of out lie apart, as those of one direction do
   const vector<int64_t> starts = starts_of(c);
@@ -135,7 +124,7 @@ void run(const Case& c) {
     for (long r = 0; r < rows; r++)
       for (long n = 0; n < H; n++) out[r * stride + n] = static_cast<F>(projected[r * H + n]);
   const auto either = [](bool given, auto& values) { return given ? values.data() : nullptr; };
-  failures += forward<F>({shape, either(c.x, x), w_in.data(), either(c.bias, b_in), either(c.bias, b_rec), w_rec.data(),
+  failures += rnn_forward(pathsgd::RnnForwardCall<F>{shape, either(c.x, x), w_in.data(), either(c.bias, b_in), either(c.bias, b_rec), w_rec.data(),
                           either(c.h0, h0), out.data(), stride, last.data()});
   vector<F> dense(rows * H);
   for (long r = 0; r < rows; r++)
@@ -160,17 +149,17 @@ void run(const Case& c) {
       for (long k = 0; k < H; k++) carry[r * H + k] = next[k];
     }
   vector<F> got_dz(rows * H), got_dh0(c.batch * H), got_rec(H * H), got_in(H * I), got_bias(H);
-  pathsgd::BackwardCall<F> call{shape, x.data(), w_rec.data(), either(c.h0, h0), out.data(), stride,
+  pathsgd::RnnBackwardCall<F> call{shape, x.data(), w_rec.data(), either(c.h0, h0), out.data(), stride,
                                 either(c.dout, dout), stride, either(c.dh_n, dh_n), either(c.keep, got_dz),
                                 either(c.h0, got_dh0), either(c.sums, got_rec), either(c.sums && c.x, got_in),
                                 got_bias.data()};
-  failures += backward<F>(call);
+  failures += rnn_backward(call);
   if (c.keep) expect_same("dz", got_dz, dz);
   if (c.h0) expect_same("dh0", got_dh0, carry);
   if (c.sums) expect_same("dW_rec", got_rec, dw_rec);
   if (c.keep) {
-    call.dw_rec = got_rec.data();
-    failures += recurrent_gradient<F>(call);
+    failures += recurrent_gradient(pathsgd::RecurrentGradientCall<F>{shape, got_dz.data(), either(c.h0, h0), out.data(),
+                                                                     stride, got_rec.data()});
     expect_same("dW_rec after the sweep", got_rec, dw_rec);
   }
   if (c.sums && c.x) expect_same("dW_in", got_in, dw_in);
@@ -178,7 +167,7 @@ void run(const Case& c) {
 }
 
 template <class W, class F, class Kernel>
-void run_squared(Kernel kernel, long steps, long hidden, bool every) {
+void run_squared_sequences(Kernel kernel, long steps, long hidden, bool every) {
   const auto w = random<W>(hidden * hidden);
   auto u = random<F>(hidden), v = random<F>(hidden);
   for (long n = 0; n < hidden; n++) u[n] += F(1.125), v[n] += F(1.125);
@@ -196,25 +185,34 @@ void run_squared(Kernel kernel, long steps, long hidden, bool every) {
       delta[(steps - 1 - s) * hidden + n] = b;
     }
   vector<F> got_h(steps * hidden), got_delta(steps * hidden);
-  const pathsgd::SquaredCall<W, F> call{steps,    hidden,   every,        3,                w.data(),
-                                        u.data(), v.data(), got_h.data(), got_delta.data(), scale};
+  pathsgd::SquaredSequencesCall<W, F> call{steps, hidden, every, 3, w.data(), u.data(), v.data(), got_h.data(),
+                                           got_delta.data(), scale};
   failures += kernel(&call);
   expect_same("squared h", got_h, h);
   expect_same("squared delta", got_delta, delta);
 }
 
-// Sums over the sequences that `run_squared` has checked.
+// u and v made of weights, the sequences that `run_squared_sequences` has checked, and their sums relative to gamma^2.
 template <class W, class F, class Kernel, class Sums>
-void run_sums(Kernel kernel, Sums sums, long steps, long hidden, bool every) {
-  const auto w = random<W>(hidden * hidden);
-  auto u = random<double>(hidden), v = random<double>(hidden);
-  for (long n = 0; n < hidden; n++) u[n] += 1.125, v[n] += 1.125;
+void run_plain_sums(Kernel sequences, Sums sums, long steps, long hidden, bool every, bool biased) {
+  const long inputs = 1 + hidden % 3, outputs = 1 + hidden % 4;
+  const double scale = 1.0 / hidden, rows = 0.25;
+  const auto w_in = random<W>(hidden * inputs), w_rec = random<W>(hidden * hidden), w_out = random<W>(outputs * hidden);
+  const auto b_in = random<W>(hidden), b_rec = random<W>(hidden), b_out = random<W>(outputs);
+  auto e = random<double>(inputs);
+  for (double& value : e) value += 1.125;
+  const auto square = [](W value) { return double(value) * value; };
+  vector<double> u(hidden), v(hidden);
+  for (long n = 0; n < hidden; n++) {
+    for (long i = 0; i < inputs; i++) u[n] += square(w_in[n * inputs + i]) * (biased ? e[i] : 1.0);
+    if (biased) u[n] += square(b_in[n]) + square(b_rec[n]);
+    for (long o = 0; o < outputs; o++) v[n] += square(w_out[o * hidden + n]);
+  }
   const vector<F> u_as(u.begin(), u.end()), v_as(v.begin(), v.end());
-  const double scale = 1.0 / hidden;
-  vector<F> h(steps * hidden), delta(steps * hidden), got_h(steps * hidden), got_delta(steps * hidden);
-  const pathsgd::SquaredCall<W, F> sequences{steps,       hidden,      every,    3,            w.data(),
-                                             u_as.data(), v_as.data(), h.data(), delta.data(), scale};
-  failures += kernel(&sequences);
+  vector<F> h(steps * hidden), delta(steps * hidden);
+  pathsgd::SquaredSequencesCall<W, F> of_sequences{steps, hidden, every, 3, w_rec.data(), u_as.data(), v_as.data(),
+                                                   h.data(), delta.data(), scale};
+  failures += sequences(&of_sequences);
   vector<double> into(hidden), out(hidden), flow(hidden), recurrent(hidden * hidden);
   for (long s = 0; s < steps; s++)
     for (long n = 0; n < hidden; n++) {
@@ -224,60 +222,26 @@ void run_sums(Kernel kernel, Sums sums, long steps, long hidden, bool every) {
       for (long k = 0; k < hidden && s + 1 < steps; k++)
         recurrent[n * hidden + k] += double(delta[(s + 1) * hidden + n]) * h[s * hidden + k];
     }
-  vector<double> got_into(hidden), got_out(hidden), got_flow(hidden);
-  vector<F> got(hidden * hidden);
-  pathsgd::SquaredSumsCall<W, F> call{steps,  hidden,           every,           3,
-                                      w.data(), u.data(),         v.data(),        got_h.data(),
-                                      got_delta.data(), scale,    got_into.data(), got_out.data(),
-                                      got_flow.data(), got.data(), 0,              0};
-  failures += sums(&call);
-  expect_same("sum of delta", got_into, into);
-  expect_same("sum of h", got_out, out);
-  expect_same("flow", got_flow, flow);
-  expect_same("sum of delta h^T", got, recurrent);
-}
-
-// u and v made of weights, and the sums relative to gamma^2, against the sums from given u and v.
-void run_plain_sums(long steps, long hidden, bool every, bool biased) {
-  const long inputs = 1 + hidden % 3, outputs = 1 + hidden % 4;
-  const double scale = 1.0 / hidden;
-  const auto w_in = random<float>(hidden * inputs), w_rec = random<float>(hidden * hidden);
-  const auto w_out = random<float>(outputs * hidden), b_in = random<float>(hidden), b_rec = random<float>(hidden);
-  const auto b_out = random<float>(outputs);
-  auto e = random<double>(inputs);
-  for (double& value : e) value += 1.125;
-  vector<double> u(hidden), v(hidden), into(hidden), out(hidden), flow(hidden);
-  const auto square = [](float value) { return double(value) * value; };
-  for (long n = 0; n < hidden; n++) {
-    for (long i = 0; i < inputs; i++) u[n] += square(w_in[n * inputs + i]) * (biased ? e[i] : 1.0);
-    if (biased) u[n] += square(b_in[n]) + square(b_rec[n]);
-    for (long o = 0; o < outputs; o++) v[n] += square(w_out[o * hidden + n]);
-  }
-  vector<float> h(steps * hidden), delta(steps * hidden), recurrent(hidden * hidden);
-  pathsgd::SquaredSumsCall<float, float> sums{steps,     hidden,   every,        3,           w_rec.data(), u.data(),
-                                              v.data(),  h.data(), delta.data(), scale,       into.data(),  out.data(),
-                                              flow.data(), recurrent.data(), 0, 0};
-  failures += pathsgd_squared_sums_float_float(&sums);
-  const double rows = 0.25;
   double gamma_sq = 0;
   for (long n = 0; n < hidden; n++) gamma_sq += v[n] * out[n];
   for (long o = 0; o < outputs && biased; o++) gamma_sq += rows * square(b_out[o]);
-  vector<double> got_into(hidden), got_out(hidden), got_flow(hidden), expected(hidden * hidden);
-  vector<float> got(hidden * hidden);
-  sums.u = sums.v = nullptr;
-  sums.into = got_into.data(), sums.out = got_out.data(), sums.flow = got_flow.data(), sums.recurrent = got.data();
-  pathsgd::PlainSumsCall<float, float> call{
-      sums, inputs, outputs, w_in.data(), biased ? b_in.data() : nullptr, biased ? b_rec.data() : nullptr,
-      w_out.data(), biased ? b_out.data() : nullptr, biased ? e.data() : nullptr, rows, 0, 0};
-  failures += pathsgd_plain_sums_float_float(&call);
   const double share = gamma_sq > 0 ? 1 / gamma_sq : 1;
   for (auto* sum : {&into, &out, &flow})
     for (double& value : *sum) value *= share;
-  for (long i = 0; i < hidden * hidden; i++) expected[i] = recurrent[i] * share * scale;
+  for (double& value : recurrent) value *= share * scale;
+  vector<F> got_h(steps * hidden), got_delta(steps * hidden), got(hidden * hidden);
+  vector<double> got_into(hidden), got_out(hidden), got_flow(hidden);
+  const auto maybe = [&](auto& values) { return biased ? values.data() : nullptr; };
+  pathsgd::PlainSumsCall<W, F> call{steps, hidden, inputs, outputs, every, 3,
+                                    w_in.data(), maybe(b_in), maybe(b_rec), w_rec.data(), w_out.data(), maybe(b_out), maybe(e),
+                                    got_h.data(), got_delta.data(), got_into.data(), got_out.data(), got_flow.data(), got.data(),
+                                    scale, rows, 0, 0, 0, 0};
+  failures += sums(&call);
+  expect_same("gamma^2", vector<F>{F(call.gamma_sq)}, {gamma_sq});
   expect_same("into over gamma^2", got_into, into);
   expect_same("out over gamma^2", got_out, out);
   expect_same("flow over gamma^2", got_flow, flow);
-  expect_same("recurrent over gamma^2", got, expected);
+  expect_same("recurrent over gamma^2", got, recurrent);
 }
 
 void run_squared_products(long rows, long columns) {
@@ -290,8 +254,8 @@ void run_squared_products(long rows, long columns) {
       expected_into[r] += square * x[c];
       expected_out[c] += square * y[r];
     }
-  const pathsgd::SquaredProductsCall<float> call{rows, columns, 3, w.data(), x.data(), y.data(), into.data(), out.data()};
-  failures += pathsgd_squared_products_float(&call);
+  failures += squared_products(pathsgd::SquaredProductsCall<float>{rows, columns, 3, w.data(), x.data(), y.data(),
+                                                                   into.data(), out.data()});
   expect_same("W^2 x", into, expected_into);
   expect_same("W^2T y", out, expected_out);
 }
@@ -309,8 +273,11 @@ void run_update(long rows, long columns, int64_t direction, bool by_row, bool by
   float *const parameters[] = {p.data(), q.data()}, *const first[] = {m.data(), n.data()};
   float *const second[] = {v.data(), o.data()};
   const float *const gradients[] = {g.data(), h.data()}, *const whitenings[] = {w.data(), x.data()};
+  vector<double> sums(2);
+  vector<float> found(rows * columns);
   pathsgd::UpdateCall<float> call{2, 3, sizes[0], sizes[1], sizes[2], sizes[3], parameters, gradients, whitenings,
-                                  first, second, direction, direction != 4, 0.5, 0.75, 0.5, 0.25, 0.125, 0.5, -0.25};
+                                  first, second, direction, direction != 4, 0.5, 0.75, 0.5, 0.25, 0.125, 0.5, -0.25,
+                                  sums.data(), 0, found.data()};
   if (direction == 4) call.direction = pathsgd::kAdam;
   vector<double> moved(rows * columns), square(2);
   for (long r = 0; r < rows; r++)
@@ -327,30 +294,27 @@ void run_update(long rows, long columns, int64_t direction, bool by_row, bool by
       square[0] += u * u;
     }
   for (long i = 0; i < 3; i++) square[1] += double(h[i]) * x[i] * h[i] * x[i];
-  vector<double> sums(2);
-  vector<float> found(rows * columns);
-  failures += pathsgd_square_sums_float(&call, sums.data());
-  if (direction != pathsgd::kGradient) failures += pathsgd_moments_float(&call);
-  failures += pathsgd_direction_float(&call, 0, found.data()) + pathsgd_apply_float(&call);
+  failures += square_sums(call);
+  if (direction != pathsgd::kGradient) failures += moments(call);
+  failures += ::direction(call) + apply(call);
   expect_same("sum u^2", sums, square);
   expect_same("p", p, moved);
 }
 
-void run_spectral(long rows, long columns) {
+void run_spectral_norm(long rows, long columns) {
   vector<float> left(rows), matrix(rows * columns), start(columns, 1), root(rows * columns);
   for (long r = 0; r < rows; r++)  // rank one: one iteration finds it
     for (long c = 0; c < columns; c++) matrix[r * columns + c] = float(r + 1) * float(c + 1);
-  pathsgd::SpectralCall<float> call{rows, columns, 1, matrix.data(), start.data(), 0};
-  failures += pathsgd_spectral_float(&call);
+  pathsgd::SpectralNormCall<float> call{rows, columns, 1, matrix.data(), start.data(), 0};
+  failures += pathsgd_spectral_norm_float(&call);
   double squares = 0;
   for (float value : matrix) squares += double(value) * value;
   expect_same("|M|_2", vector<float>{float(call.length)}, {std::sqrt(squares)});
   vector<double> ones(rows, 1.0), halves(columns, 0.5), expected;
   for (float value : matrix) expected.push_back(0.5 / std::sqrt(value));
-  failures += pathsgd_inverse_root_float_float(
-      std::vector<pathsgd::InverseRootCall<float, float>>{
-          {rows, columns, 3, matrix.data(), ones.data(), halves.data(), 1.0, root.data()}}
-          .data());
+  pathsgd::InverseRootCall<float, float> of_root{rows, columns, 3, matrix.data(), ones.data(), halves.data(), 1.0,
+                                                 root.data()};
+  failures += pathsgd_inverse_root_float_float(&of_root);
   expect_same("1/sqrt(kappa)", root, expected);
 }
 
@@ -421,7 +385,7 @@ int main() {
       }
     for (const auto& s : shapes) {
       run_squared_products(s[1], s[2]);
-      run_spectral(s[1], s[2]);
+      run_spectral_norm(s[1], s[2]);
       for (int64_t direction = 0; direction < 5; direction++)
         for (int bits = 0; bits < 4; bits++) run_update(s[1], s[2], direction, bits & 1, bits & 2);
     }
@@ -436,15 +400,17 @@ int main() {
     for (long hidden : {1, 5, 16, 33, 259})
       for (long steps : {1L, 2L, 7L, hidden < 100 ? 70L : 5L})
         for (bool every : {false, true}) {
-          run_squared<float, float>(pathsgd_squared_float_float, steps, hidden, every);
-          run_squared<float, double>(pathsgd_squared_float_double, steps, hidden, every);
-          run_squared<double, double>(pathsgd_squared_double_double, steps, hidden, every);
-          run_sums<float, float>(pathsgd_squared_float_float, pathsgd_squared_sums_float_float, steps, hidden, every);
-          run_sums<float, double>(pathsgd_squared_float_double, pathsgd_squared_sums_float_double, steps, hidden, every);
-          run_sums<double, double>(pathsgd_squared_double_double, pathsgd_squared_sums_double_double, steps, hidden,
-                                   every);
-          run_plain_sums(steps, hidden, every, hidden % 2 == 0);
-          run_plain_sums(steps, hidden, every, hidden % 2 == 1);
+          run_squared_sequences<float, float>(pathsgd_squared_sequences_float_float, steps, hidden, every);
+          run_squared_sequences<float, double>(pathsgd_squared_sequences_float_double, steps, hidden, every);
+          run_squared_sequences<double, double>(pathsgd_squared_sequences_double_double, steps, hidden, every);
+          for (bool biased : {false, true}) {
+            run_plain_sums<float, float>(pathsgd_squared_sequences_float_float, pathsgd_plain_sums_float_float, steps,
+                                         hidden, every, biased);
+            run_plain_sums<float, double>(pathsgd_squared_sequences_float_double, pathsgd_plain_sums_float_double,
+                                          steps, hidden, every, biased);
+            run_plain_sums<double, double>(pathsgd_squared_sequences_double_double, pathsgd_plain_sums_double_double,
+                                           steps, hidden, every, biased);
+          }
         }
   }
   std::printf("%d failures\n", failures);

@@ -29,9 +29,9 @@ def test_the_kernels_against_plain_loops(vector_bytes: int, flags: list[str], tm
     if COMPILER is None:
         assert pathsgd.nn.backend().name == "torch"
         return
-    folder = PACKAGE / "_native"
-    names = ("kernel", "forward", "backward", "recurrent", "squared", "sums", "update", "cross_entropy")
-    sources = [Path(__file__).with_name("harness.cpp"), *(folder / f"{name}.cpp" for name in names)]
+    folder = PACKAGE / "_native" / "src"
+    kernel = sorted(path for path in folder.glob("*.cpp") if path.name != "threads.cpp")
+    sources = [Path(__file__).with_name("harness.cpp"), *kernel]
     width = f"-DPATHSGD_VECTOR_BYTES={vector_bytes}"
     common = ["-std=c++17", "-O0", "-ffp-contract=fast", "-Wno-psabi", width, f"-I{folder}"]
     build = run(COMPILER, *common, *flags, *sources, "-o", tmp_path / "harness")

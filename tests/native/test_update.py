@@ -10,32 +10,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pathsgd._native import inverse_root, loader, spectral_norm, update
-from pathsgd._native.update import Operands, Update
-from pathsgd._native.update_fallback import ADAM, GRADIENT, MOMENTUM, NESTEROV, Rule
+from pathsgd._native import (
+    ADAM,
+    GRADIENT,
+    MOMENTUM,
+    NESTEROV,
+    Operands,
+    Update,
+    UpdateRule,
+    inverse_root,
+    spectral_norm,
+)
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-13}
 RULES = [
-    Rule(GRADIENT, 0.7),
-    Rule(MOMENTUM, 0.7, momentum=0.9),
-    Rule(NESTEROV, -0.7, momentum=0.9),
-    Rule(ADAM, 0.7, betas=(0.9, 0.99), eps=1e-3),
-    Rule(ADAM, 0.7, betas=(0.8, 0.95), eps=1e-3, whitens=False),
+    UpdateRule(GRADIENT, 0.7),
+    UpdateRule(MOMENTUM, 0.7, momentum=0.9),
+    UpdateRule(NESTEROV, -0.7, momentum=0.9),
+    UpdateRule(ADAM, 0.7, betas=(0.9, 0.99), eps=1e-3),
+    UpdateRule(ADAM, 0.7, betas=(0.8, 0.95), eps=1e-3, whitens=False),
 ]
-
-
-@pytest.fixture(params=["fallback", *loader.KERNELS])
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fallback and every kernel in turn; where one is missing, what loads by itself stands in."""
-    loaded = loader.load()
-    generic = loader._open("kernel_generic")[0]
-    if request.param == "fallback":
-        loaded = loader.Loaded(loader.Backend("torch", True, "test"), None)
-    elif generic is not None and loader.KERNELS.index(request.param) <= generic.pathsgd_processor_level():
-        library, problem = loader._open(f"kernel_{request.param}")
-        assert not problem and not loader._lend_threads(library)
-        loaded = loader.Loaded(loader.Backend(request.param, True, "test"), library)
-    monkeypatch.setattr(update, "load", lambda: loaded)
 
 
 def whitening(shape: tuple[int, ...], kind: str, dtype: torch.dtype) -> Tensor:
@@ -55,7 +49,7 @@ def operands(shapes: list[tuple[int, ...]], kinds: list[str], dtype: torch.dtype
     return Operands(draw(), draw(), whitenings, draw(), [t.square() for t in draw()])
 
 
-def expected(o: Operands, rule: Rule, alpha: float, keep: float) -> list[tuple[Tensor, ...]]:
+def expected(o: Operands, rule: UpdateRule, alpha: float, keep: float) -> list[tuple[Tensor, ...]]:
     """p, m, v and d after one step, and sum u^2 before it."""
     found = []
     for p, g, w, m, v in ([t.double() for t in row] for row in zip(*vars(o).values())):
@@ -80,13 +74,13 @@ def expected(o: Operands, rule: Rule, alpha: float, keep: float) -> list[tuple[T
     dtype=st.sampled_from([torch.float32, torch.float64]),
     keep=st.sampled_from([1.0, 0.9]),
 )
-def test_a_step_is_its_formula(backend, rule, shapes, kind, dtype, keep) -> None:
+def test_a_step_is_its_formula(kernel, rule, shapes, kind, dtype, keep) -> None:
     torch.manual_seed(len(shapes))
     o = operands(shapes, [kind] * len(shapes), dtype)
     check(o, rule, keep)
 
 
-def check(o: Operands, rule: Rule, keep: float) -> None:
+def check(o: Operands, rule: UpdateRule, keep: float) -> None:
     dtype = o.parameters[0].dtype
     wanted = expected(o, rule, -0.3, keep)
     if rule.direction != ADAM:
@@ -111,13 +105,13 @@ def check(o: Operands, rule: Rule, keep: float) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: f"{r.direction}-{r.whitens}")
-def test_large_parameters_are_shared_out_to_threads(backend, rule, two_threads) -> None:
+def test_large_parameters_are_shared_out_to_threads(kernel, rule, two_threads) -> None:
     torch.manual_seed(0)
     shapes = [(300, 301), (5, 40001), (1, 70000), (7,)]
     check(operands(shapes, ["row", "column", "full", "full"], torch.float32), rule, 0.99)
 
 
-def test_odd_layouts(backend) -> None:
+def test_odd_layouts(kernel) -> None:
     """Gradients and whitenings that are not dense, and parameters that are not."""
     torch.manual_seed(0)
     for make_odd in ("gradients", "whitenings", "parameters"):
@@ -128,7 +122,7 @@ def test_odd_layouts(backend) -> None:
         check(o, RULES[1], 1.0)
 
 
-def test_squares_that_leave_float32(backend) -> None:
+def test_squares_that_leave_float32(kernel) -> None:
     for size in (1e-30, 1e30):
         o = Operands([torch.zeros(3)], [torch.full((3,), size)], [torch.ones(3)])
         assert Update(o).square_sums() == pytest.approx([3 * size**2], rel=1e-6)
@@ -137,14 +131,10 @@ def test_squares_that_leave_float32(backend) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (17, 40), (40, 17), (3, 300)])
-def test_the_spectral_norm(backend, dtype, size, shape) -> None:
+def test_the_spectral_norm(kernel, dtype, size, shape) -> None:
     torch.manual_seed(0)
     matrix = torch.randn(shape, dtype=dtype) * size
     found = spectral_norm(matrix, torch.rand(shape[1], dtype=dtype), 200)
-    if update.load().library is None:
-        assert found is None
-        return
-    assert found is not None
     length, vector = found
     assert length == pytest.approx(float(torch.linalg.matrix_norm(matrix.double(), 2)), rel=1e-4)
     assert float(vector.norm()) == pytest.approx(1.0, rel=1e-5)
@@ -152,18 +142,15 @@ def test_the_spectral_norm(backend, dtype, size, shape) -> None:
 
 @pytest.mark.parametrize("dtypes", [(torch.float32,) * 2, (torch.float64, torch.float32), (torch.float64,) * 2])
 @pytest.mark.parametrize("factors", [False, True])
-def test_inverse_roots(backend, dtypes, factors) -> None:
+def test_inverse_roots(kernel, dtypes, factors) -> None:
     torch.manual_seed(0)
     kappa = torch.rand(7, 19, dtype=dtypes[0])
     kappa[2, 3], kappa[4, 4] = 0, 1e-37
     rows, columns = torch.rand(2, 19, dtype=torch.float64)
     rows = rows[:7].clone()
     found = inverse_root(kappa, rows if factors else None, columns if factors else None, 1e38, dtypes[1])
-    if update.load().library is None:
-        assert found is None
-        return
-    assert found is not None and found.dtype == dtypes[1]
+    assert found.dtype == dtypes[1]
     wanted = (1e38 / kappa.double()).sqrt() * (rows[:, None] * columns if factors else 1.0)
     wanted[2, 3] = 0
     torch.testing.assert_close(found.double(), wanted, rtol=1e-6 if torch.float32 in dtypes else 1e-14, atol=0)
-    assert math.isfinite(float(inverse_root(kappa * 1e-1, None, None, 1e300, dtypes[1]).max()))  # type: ignore[union-attr]
+    assert math.isfinite(float(inverse_root(kappa * 1e-1, None, None, 1e300, dtypes[1]).max()))

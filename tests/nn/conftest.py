@@ -7,34 +7,21 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pathsgd._native import calls, loader
-
-
-def _available() -> dict[str, loader.Loaded]:
-    found = {"torch": loader.Loaded(loader.Backend("torch", True, "test"), None)}
-    generic = loader._open("kernel_generic")[0]
-    level = generic.pathsgd_processor_level() if generic is not None else -1
-    for name in loader.KERNELS[: level + 1]:
-        library, problem = loader._open(f"kernel_{name}")
-        if not problem and not loader._lend_threads(library):
-            found[name] = loader.Loaded(loader.Backend(name, True, "test"), library)
-    return found
-
-
-BACKENDS = _available()
+from pathsgd._native import loader
+from support.kernels import BACKENDS, NATIVE
 
 
 @pytest.fixture(params=sorted(BACKENDS))
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Name of the kernel in use during the test."""
-    monkeypatch.setattr(calls, "load", lambda: BACKENDS[request.param])
+    monkeypatch.setattr(loader, "load", lambda: BACKENDS[request.param])
     return request.param
 
 
-@pytest.fixture(params=sorted(set(BACKENDS) - {"torch"}))
+@pytest.fixture(params=NATIVE)
 def native_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The same without the fallback, for what torch does in ways of its own."""
-    monkeypatch.setattr(calls, "load", lambda: BACKENDS[request.param])
+    monkeypatch.setattr(loader, "load", lambda: BACKENDS[request.param])
     return request.param
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import grad, vmap
 
-from pathsgd._native import output_loss
+from pathsgd._native.operations import cross_entropy
 from pathsgd.nn import linear_cross_entropy
 from pathsgd.nn.loss import LinearCrossEntropy
 
@@ -23,7 +23,7 @@ RELATIVE = {torch.float32: 1e-5, torch.float64: 1e-10}
 @pytest.fixture(autouse=True)
 def few_classes_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that small problems reach the kernel with any number of threads."""
-    monkeypatch.setattr(output_loss, "CLASSES_PER_THREAD", 1)
+    monkeypatch.setattr(cross_entropy, "CLASSES_PER_THREAD", 1)
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_threads_change_nothing_but_rounding(kernel: str) -> None:
 @pytest.mark.parametrize("needed", range(8))
 def test_only_the_gradients_that_are_needed(needed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    original = output_loss.cross_entropy
+    original = cross_entropy.cross_entropy
     monkeypatch.setattr("pathsgd._native.cross_entropy", lambda *a: (asked.append(a[-1]), original(*a))[1])
     *tensors, target = problem(6, 4, 9)
     for i, tensor in enumerate(tensors):
@@ -274,6 +274,6 @@ def test_transforms_get_torchs(applied: list[int]) -> None:
 
 @pytest.mark.usefixtures("two_threads")
 def test_few_classes_are_shared_out_by_torch(applied: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_loss, "CLASSES_PER_THREAD", 5)
+    monkeypatch.setattr(cross_entropy, "CLASSES_PER_THREAD", 5)
     linear_cross_entropy(*problem(6, 4, 9))
     assert not applied

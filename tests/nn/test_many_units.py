@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from pathsgd._native import calls
+from pathsgd._native.operations import rnn_backward
 from rnn_comparison import TOLERANCE, assert_same, build, distance_to_a_kink, make_data, results
 
 cases = st.fixed_dictionaries(
@@ -47,7 +47,7 @@ def test_random_sizes(kernel: str, draw: dict[str, Any]) -> None:
     (theirs, ours), data = modules_and_data(draw)
     assume(draw["dtype"] == torch.float64 or distance_to_a_kink(theirs, data) > 1e-6)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calls, "SMALL_HIDDEN", 0)  # dW_rec after the sweep whatever the size
+        patch.setattr(rnn_backward, "SMALL_HIDDEN", 0)  # dW_rec after the sweep whatever the size
         found = results(ours, data, "both")
     assert_same(found, results(theirs, data, "both"), TOLERANCE[draw["dtype"]])
 

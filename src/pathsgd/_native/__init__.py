@@ -1,18 +1,38 @@
-"""The fused ReLU layer: a C++ kernel, its loader, and the pure-torch fallback with the same signature."""
+"""Operations by a C++ kernel where there is one and it may have the tensors, by torch otherwise, with the same results.
 
-from pathsgd._native.calls import Gradients, Needs, backward, forward
-from pathsgd._native.layout import Layout
+`operations/` decides between `src/` (C++) and `fallback/` (torch); a file of the same name in each is one operation.
+loader.py finds the kernel, abi.py is the border to it, layout.py says how sequences lie in memory.
+"""
+
+from pathsgd._native.layout import Layout, walk
 from pathsgd._native.loader import Backend, load
-from pathsgd._native.output_loss import can_compute_cross_entropy, cross_entropy
-from pathsgd._native.squared import PlainSums, plain_sums, squared_products, squared_sequences
-from pathsgd._native.update import inverse_root, spectral_norm
+from pathsgd._native.operands import ADAM, GRADIENT, MOMENTUM, NESTEROV, Operands, UpdateRule
+from pathsgd._native.operations.cross_entropy import can_compute_cross_entropy, cross_entropy
+from pathsgd._native.operations.inverse_root import inverse_root
+from pathsgd._native.operations.plain_sums import PlainSums, plain_sums
+from pathsgd._native.operations.recurrent_gradient import recurrent_gradient
+from pathsgd._native.operations.rnn_backward import Gradients, Needs, rnn_backward
+from pathsgd._native.operations.rnn_forward import rnn_forward
+from pathsgd._native.operations.spectral_norm import spectral_norm
+from pathsgd._native.operations.squared_products import squared_products
+from pathsgd._native.operations.squared_sequences import squared_sequences
+from pathsgd._native.operations.update import Update
+
+forward, backward = rnn_forward, rnn_backward  # the names before
 
 __all__ = [
+    "ADAM",
+    "GRADIENT",
+    "MOMENTUM",
+    "NESTEROV",
     "Backend",
     "Gradients",
     "Layout",
     "Needs",
+    "Operands",
     "PlainSums",
+    "Update",
+    "UpdateRule",
     "backward",
     "can_compute_cross_entropy",
     "cross_entropy",
@@ -20,7 +40,11 @@ __all__ = [
     "inverse_root",
     "load",
     "plain_sums",
+    "recurrent_gradient",
+    "rnn_backward",
+    "rnn_forward",
     "spectral_norm",
     "squared_products",
     "squared_sequences",
+    "walk",
 ]

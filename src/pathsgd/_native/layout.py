@@ -7,11 +7,21 @@ same sequence at every step. A padded batch has `batch` rows at each step; a pac
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from pathsgd._native import loader
+from pathsgd._native.abi import INT, POINTER, address, fields
+
+
+class Shape(ctypes.Structure):
+    """`Shape` of rnn.h."""
+
+    _fields_ = [*fields(INT, "steps batch hidden inputs reversed threads"), ("row_starts", POINTER)]
 
 
 class Layout(NamedTuple):
@@ -33,9 +43,21 @@ class Layout(NamedTuple):
         """Number of rows of every step, in order of time."""
         return [self.batch] * self.steps if self.starts is None else self.starts.diff().tolist()
 
+    def rows(self) -> tuple[int, ...]:
+        """Shape of an array over time before its last dimension: (steps, batch), or (all rows,) when packed."""
+        return (self.steps, self.batch) if self.starts is None else (int(self.starts[-1]),)
 
-class Step(NamedTuple):
-    """One step of a walk. Its first `continued` rows exist in step `before` too, its first `continuing` in `after`."""
+    def shape(self, hidden: int, inputs: int, direction: int) -> Shape:
+        """What the kernel is told about this layout and one direction of a layer."""
+        starts = address(self.starts, torch.int64, self.steps + 1)
+        return Shape(self.steps, self.batch, hidden, inputs, direction, loader.thread_count(), starts)
+
+
+class Visit(NamedTuple):
+    """One step, as a walk over the layout meets it.
+
+    Its first `continued` rows exist in step `before` too, its first `continuing` rows in step `after`.
+    """
 
     now: int
     rows: int
@@ -45,14 +67,14 @@ class Step(NamedTuple):
     continuing: int
 
 
-def walk(layout: Layout, reverse: bool) -> Iterator[Step]:
+def walk(layout: Layout, reverse: bool) -> Iterator[Visit]:
     """The steps in the order in which the layer's direction visits them."""
     sizes = layout.sizes()
     direction = -1 if reverse else 1
     for position in range(layout.steps):
         now = layout.steps - 1 - position if reverse else position
         before, after, rows = now - direction, now + direction, sizes[now]
-        yield Step(
+        yield Visit(
             now,
             rows,
             before,
@@ -65,3 +87,8 @@ def walk(layout: Layout, reverse: bool) -> Iterator[Step]:
 def columns(rows: Tensor, direction: int, hidden: int) -> Tensor:
     """One direction's part of (T, B, D*H) or (R, D*H), as (all rows, H)."""
     return rows.view(-1, rows.shape[-1])[:, direction * hidden : (direction + 1) * hidden]
+
+
+def first_rows(tensor: Tensor, rows: int) -> Tensor:
+    """tensor[:rows], without a view where that is all of it."""
+    return tensor if tensor.shape[0] == rows else tensor[:rows]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-INTERFACE_VERSION = 7  # pathsgd_interface_version() of kernel.cpp
+INTERFACE_VERSION = 8  # pathsgd_interface_version() of kernel.cpp
 KERNELS = ("generic", "avx2", "avx512")  # position = the processor level it needs
 ENVIRONMENT_VARIABLE = "PATHSGD_NATIVE"
 
@@ -103,6 +103,11 @@ def load() -> Loaded:
     library = opened[name][0]
     problem = _lend_threads(library)
     return Loaded(Backend(name, not problem, f"{reason}; {problem}" if problem else reason), library)
+
+
+def library() -> Any:
+    """The kernel's library, None where torch does the work: the one place that hands it out."""
+    return load().library
 
 
 _forked = False

@@ -1,9 +1,13 @@
 """The lab: every task and every system of the paper, trained, swept, recorded and reported.
 
-The line from a spec to a page::
+The line from settings to a page, one room after the other::
 
-    RunSpec (spec.py) --train--> Record (record.py) --report--> tables, figures, pages
-    specs/             one file per table or figure of the paper, each a list of RunSpecs for ``pathsgd reproduce``
+    tasks, systems    what is learnt, and by which net
+    run               RunSpec --train--> Record
+    sweep             many runs in parallel, each once, a folder of records
+    report            records --> tables, figures, pages
+    experiments       one file per table or figure of the paper: its runs, and its part of a report
+    commands          what ``pathsgd COMMAND`` does
 """
 
 from importlib.metadata import version

@@ -69,18 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(command: Command, words: list[str]) -> int:
     """Call a subcommand and handle what may go wrong by the user's hand."""
     from pathsgd.errors import UnsupportedOperation
-    from pathsgd.lab.checkpoint import CheckpointError
-    from pathsgd.lab.data import DataError
-    from pathsgd.lab.flags import UsageError
-    from pathsgd.lab.record import RecordError
-    from pathsgd.lab.spec import SpecError
-    from pathsgd.lab.train import RunError
+    from pathsgd.lab.errors import LabError
 
     module = importlib.import_module(f"pathsgd.lab.commands.{command.module}")
     try:
         code: int = module.main(words)
         return code
-    except (UsageError, SpecError, RunError, DataError, CheckpointError, RecordError, UnsupportedOperation) as error:
+    except (LabError, UnsupportedOperation) as error:
         return complain(str(error))
     except SystemExit as leaving:  # --help, after printing
         return int(leaving.code or 0)

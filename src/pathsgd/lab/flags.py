@@ -19,13 +19,10 @@ from typing import Any, TypeVar
 
 import tyro
 
-from pathsgd.lab.spec import REGISTRIES, RunSpec, SpecError, default_spec, from_json, settings
+from pathsgd.lab.errors import SpecError, UsageError
+from pathsgd.lab.run.spec import REGISTRIES, RunSpec, default_spec, settings, spec_from_json
 
 T = TypeVar("T")
-
-
-class UsageError(Exception):
-    """A mistake on the command line; the message is one line that says what to do."""
 
 
 def parse(kind: type[T], arguments: Sequence[str], prog: str, default: T | None = None) -> T:
@@ -94,7 +91,7 @@ def read_spec(path: Path) -> RunSpec:
     file = path / "spec.json" if path.is_dir() else path
     try:
         content = json.loads(file.read_text("utf-8"))
-        return from_json(content.get("spec", content))
+        return spec_from_json(content.get("spec", content))
     except FileNotFoundError:
         raise UsageError(f"{file} not found: give a file with the JSON of a run, or the directory of one") from None
     except (json.JSONDecodeError, UnicodeDecodeError, SpecError, TypeError, AttributeError) as error:

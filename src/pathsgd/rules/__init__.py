@@ -10,10 +10,11 @@ from pathsgd.rules import (
     recurrent,
     refused,
     shape,
+    sums,
 )  # fmt: skip
 from pathsgd.rules.base import REFUSED, RULES, Kind, Refusal, Rule
 
 __all__ = ["REFUSED", "RULES", "Kind", "Refusal", "Rule"]
 
 # Imported for what they register.
-_MODULES = (convolution, linear, lookup, normalization, pointwise, pooling, recurrent, refused, shape)
+_MODULES = (convolution, linear, lookup, normalization, pointwise, pooling, recurrent, refused, shape, sums)

@@ -143,6 +143,9 @@ FIXED, NOTHING, CONSTANT = 0, -1, -2
 class NodeGraph(Protocol):
     """What `nodes` methods may ask of the analysis that calls them (node_graph.py)."""
 
+    exact: bool
+    """Whether only rescalings are wanted that leave the function exactly as it is, small constants (eps) included."""
+
     def activation(self, operand: Any) -> Tensor:
         """Node ids of an operand as values of units; a parameter becomes a bias, a constant a fixed node."""
 

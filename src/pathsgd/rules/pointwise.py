@@ -10,18 +10,33 @@ import torch
 from torch import Tensor
 
 from pathsgd import scaled
-from pathsgd.rules.base import Kind, NodeGraph, Nodes, Refusal, Rule, Squared, Value, as_scaled, operation
+from pathsgd.rules.base import (
+    NOTHING,
+    Kind,
+    NodeGraph,
+    Nodes,
+    Refusal,
+    Rule,
+    Squared,
+    Value,
+    as_scaled,
+    operation,
+)  # fmt: skip
 from pathsgd.scaled import Scaled
 
 
-@operation("relu")
+@operation("relu", "abs", "absolute")
 class Unit(Rule):
-    """max(z, 0): everything in the squared network is nonnegative, so it is the identity there."""
+    """max(z, 0) or |z|: everything in the squared network is nonnegative, so it is the identity there.
 
-    summary = "a ReLU unit: paths pass with weight 1"
+    Of weights it is a constraint, relu(W) or |W|: the result is weights that scale as W does, and counts every entry,
+    as a unit counts every path, whether it is active or not.
+    """
+
+    summary = "a ReLU unit or an absolute value: paths pass with weight 1"
 
     def result_kind(self, kinds: Iterable[Kind]) -> Kind:
-        return Kind.ACTIVATION
+        return Kind.WEIGHT if next(iter(kinds)) is Kind.WEIGHT else Kind.ACTIVATION
 
     def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
         return args[0]
@@ -30,7 +45,7 @@ class Unit(Rule):
         return x
 
     def nodes(self, graph: NodeGraph, x: Nodes, *args: Any, **kwargs: Any) -> Nodes:
-        return Nodes(graph.activation(x))
+        return x if isinstance(x, Nodes) and x.weight else Nodes(graph.activation(x))
 
 
 @operation("clamp", "clamp_min", "clip")
@@ -42,6 +57,18 @@ class ClampedUnit(Unit):
             raise Refusal("only clamp(min=0), a ReLU, is positively homogeneous; other bounds saturate")
 
     def squared(self, net: Squared, x: Scaled, min: Any = None, max: Any = None) -> Scaled:  # type: ignore[override]
+        return x
+
+
+@operation("threshold")
+class ThresholdUnit(Unit):
+    summary = "a ReLU written as threshold(0, 0)"
+
+    def check(self, x: Any, threshold: Any, value: Any, inplace: bool = False) -> None:
+        if isinstance(threshold, Value) or isinstance(value, Value) or threshold != 0 or value != 0:
+            raise Refusal("only threshold(0, 0), a ReLU, is positively homogeneous; use relu")
+
+    def squared(self, net: Squared, x: Scaled, threshold: Any, value: Any, inplace: bool = False) -> Scaled:  # type: ignore[override]
         return x
 
 
@@ -130,8 +157,10 @@ def multiply_nodes(graph: NodeGraph, a: Any, b: Any) -> Nodes:
     """An elementwise product: constants leave nodes as they are, a weight leads to nodes of its own."""
     values, weight = (a, b) if isinstance(a, Nodes) and not (a.weight and isinstance(b, Nodes)) else (b, a)
     if not isinstance(weight, Nodes):
-        shape = torch.broadcast_shapes(values.ids.shape, torch.as_tensor(weight).shape)
-        return Nodes(values.ids.expand(shape), values.weight)
+        constant = torch.as_tensor(weight)
+        shape = torch.broadcast_shapes(values.ids.shape, constant.shape)
+        ids = values.ids.expand(shape)
+        return Nodes(ids if bool(constant.all()) else torch.where(constant == 0, NOTHING, ids), values.weight)
     # The weight is shared over the dimensions it lacks: one node per entry of the weight, before and after.
     ids = graph.activation(values)
     shape = torch.broadcast_shapes(ids.shape, weight.ids.shape)
@@ -202,7 +231,47 @@ class Divide(Elementwise):
         return multiply_nodes(graph, a, b)
 
 
-def _dims(shape: torch.Size, dim: Any) -> list[int]:
+@operation("lerp")
+class Lerp(Elementwise):
+    """a + weight * (b - a), the weight a constant: a sum with fixed weights."""
+
+    summary = "a mixture (1 - w) a + w b with constant w: paths of both terms"
+
+    def check(self, a: Any, b: Any, weight: Any) -> None:
+        if isinstance(weight, Value):
+            raise Refusal(
+                "the share of a mixture is a parameter or an activation; write a + w * (b - a) as two products"
+            )
+
+    def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        return super().shape(operation, args[:2], kwargs)
+
+    def squared(self, net: Squared, a: Any, b: Any, weight: Any) -> Scaled:
+        left = scaled.multiply(as_scaled(net, a), net.constant(1 - weight))
+        return scaled.add(left, scaled.multiply(as_scaled(net, b), net.constant(weight)))
+
+    def nodes(self, graph: NodeGraph, a: Any, b: Any, weight: Any) -> Nodes:
+        return add_nodes(graph, a, b)
+
+
+@operation("maximum", "minimum", "fmax", "fmin")
+class Larger(Elementwise):
+    """max(a, b): positively homogeneous in both together; paths pass through either, as through a max-pool."""
+
+    summary = "the larger or smaller of two: paths of both, weight 1"
+
+    def result_kind(self, kinds: Iterable[Kind]) -> Kind:
+        return Kind.ACTIVATION
+
+    def squared(self, net: Squared, a: Any, b: Any) -> Scaled:
+        return scaled.add(as_scaled(net, a), as_scaled(net, b))
+
+    def nodes(self, graph: NodeGraph, a: Any, b: Any) -> Nodes:
+        return add_nodes(graph, a, b)
+
+
+def dims_of(shape: torch.Size, dim: Any) -> list[int]:
+    """The dimensions that torch's `dim` names; all where it names none."""
     if dim is None or dim == () or dim == []:
         return list(range(len(shape)))
     return [d % max(1, len(shape)) for d in ([dim] if isinstance(dim, int) else dim)] if shape else []
@@ -215,7 +284,7 @@ class Sum(Rule):
     summary = "a sum over dimensions: paths of all entries"
 
     def squared(self, net: Squared, x: Scaled, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Scaled:
-        dims = _dims(x.shape, dim)
+        dims = dims_of(x.shape, dim)
         if not dims:
             return x
         x = x.merged(dims)
@@ -223,7 +292,7 @@ class Sum(Rule):
         return Scaled(x.mantissa.sum(dims, keepdim=keepdim), scale).normalized()
 
     def nodes(self, graph: NodeGraph, x: Nodes, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Nodes:
-        dims = _dims(x.ids.shape, dim)
+        dims = dims_of(x.ids.shape, dim)
         merged = graph.merge(graph.activation(x), dims)
         return Nodes(merged if keepdim or not dims else merged.squeeze(dims))
 
@@ -235,5 +304,5 @@ class Mean(Sum):
     summary = "a mean: a sum with fixed weights 1/n, squared"
 
     def squared(self, net: Squared, x: Scaled, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Scaled:
-        count = math.prod(x.shape[d] for d in _dims(x.shape, dim))
+        count = math.prod(x.shape[d] for d in dims_of(x.shape, dim))
         return super().squared(net, x, dim, keepdim).times(float(count) ** -net.order)

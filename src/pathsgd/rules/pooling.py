@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathsgd.rules.base import Kind, NodeGraph, Nodes, Rule, Squared, operation
+from pathsgd.rules.base import Kind, NodeGraph, Nodes, Rule, Squared, as_scaled, operation
+from pathsgd.rules.pointwise import Larger, Sum
 from pathsgd.scaled import Scaled
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -115,3 +116,32 @@ class AdaptivePool(Pool):
         counts = _adaptive_counts(x.mantissa, average.shape, self.spatial)
         weight = counts ** (1 - net.order) if "avg" in self.name else counts
         return Scaled(average * weight, x.log_scale).normalized()
+
+
+@operation("amax", "amin")
+class Extreme(Sum):
+    """The largest entry along dimensions: a pool over all of them."""
+
+    summary = "the largest or smallest entry along dimensions: paths through every entry, weight 1"
+
+    def result_kind(self, kinds: Iterable[Kind]) -> Kind:
+        return Kind.ACTIVATION
+
+
+@operation("max", "min")
+class ExtremeAndPlace(Extreme):
+    """Also with the place of the largest entry, which is data; of two tensors, the larger entry by entry."""
+
+    _larger = Larger("maximum")
+
+    def squared(self, net: Squared, x: Any, dim: Any = None, keepdim: bool = False) -> Any:  # type: ignore[override]
+        if isinstance(dim, (Scaled, Tensor)):
+            return self._larger.squared(net, x, dim)
+        largest = super().squared(net, as_scaled(net, x), dim, keepdim)
+        return largest if dim is None else (largest, None)
+
+    def nodes(self, graph: NodeGraph, x: Any, dim: Any = None, keepdim: bool = False) -> Any:  # type: ignore[override]
+        if isinstance(dim, (Nodes, Tensor)):
+            return self._larger.nodes(graph, x, dim)
+        largest = super().nodes(graph, x, dim, keepdim)
+        return largest if dim is None else (largest, None)

@@ -8,12 +8,12 @@ refuse(
 )  # fmt: skip
 refuse(
     "it is not positively homogeneous (its shape depends on the scale of its input); use relu or leaky_relu",
-    "gelu", "elu", "selu", "celu", "silu", "mish", "softplus", "hardswish", "softshrink", "hardshrink", "threshold",
+    "gelu", "elu", "selu", "celu", "silu", "mish", "softplus", "hardswish", "softshrink", "hardshrink",
     "exp", "log", "log1p", "pow", "__pow__", "__rpow__", "__ipow__", "square", "sqrt", "rsqrt", "sin", "cos", "rrelu",
 )  # fmt: skip
 refuse(
     "dividing by an activation or a parameter is not a path; divide by a constant or multiply",
-    "reciprocal", "__rtruediv__", "__rdiv__", "norm", "linalg.vector_norm", "_weight_norm",
+    "reciprocal", "__rtruediv__", "__rdiv__",
 )  # fmt: skip
 refuse(
     "gates multiply activations with activations; use torch.nn.RNN(nonlinearity='relu')",
@@ -27,7 +27,12 @@ refuse(
 )  # fmt: skip
 refuse(
     "it divides by statistics of the activations; use batch_norm in inference form or no normalisation",
-    "layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize", "local_response_norm", "std", "var",
+    "layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize", "local_response_norm",
+)  # fmt: skip
+refuse(
+    "it is a root or a sum of squares of activations, not a sum over paths; use abs and sum or mean, or no statistics",
+    "std", "var", "std_mean", "var_mean", "norm", "linalg.vector_norm", "linalg.norm", "linalg.matrix_norm", "dist",
+    "cdist", "pairwise_distance", "cosine_similarity",
 )  # fmt: skip
 refuse(
     "products of two activations are not paths",
@@ -35,8 +40,8 @@ refuse(
 )  # fmt: skip
 refuse("it sums over its batch; write it as matmul and sum", "addbmm")
 refuse(
-    "the maximum picks a path by value; only max-pools are covered",
-    "max", "min", "maximum", "minimum", "amax", "amin", "topk", "sort", "argmax", "argmin", "argsort",
+    "it orders entries by value; only the largest or smallest of some is covered (max, amax, max-pools)",
+    "topk", "sort", "argmax", "argmin", "argsort", "kthvalue", "median", "mode", "cummax", "cummin",
 )  # fmt: skip
 refuse(
     "indices depend on values; pool without return_indices",

@@ -49,8 +49,8 @@ class MoveRule(Rule):
 @operation(
     "reshape", "view", "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis",
     "t", "T.__get__", "mT.__get__", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "expand",
-    "broadcast_to", "narrow", "select", "__getitem__", "split", "split_with_sizes", "chunk", "tensor_split", "unbind",
-    "diagonal", "unfold",
+    "broadcast_to", "narrow", "select", "__getitem__", "split", "split_with_sizes", "chunk", "tensor_split", "hsplit",
+    "vsplit", "dsplit", "unbind", "diagonal", "unfold",
 )  # fmt: skip
 class View(MoveRule):
     """One operand, results that share its memory."""
@@ -71,8 +71,8 @@ class View(MoveRule):
 
 
 @operation(
-    "repeat", "tile", "repeat_interleave", "index_select", "flip", "fliplr", "flipud", "roll", "take_along_dim",
-    "gather", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle",
+    "repeat", "tile", "repeat_interleave", "index_select", "flip", "fliplr", "flipud", "rot90", "roll",
+    "take_along_dim", "gather", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle",
 )  # fmt: skip
 class Copy(View):
     """One operand, results with memory of their own."""
@@ -181,23 +181,65 @@ class Pad(MoveRule):
         return Nodes(_as_floats(lambda ids: F.pad(ids, pad, mode), x.ids), x.weight)
 
 
+@operation("tril", "triu")
+class Triangle(MoveRule):
+    """Entries on one side of a diagonal; the others become zero."""
+
+    summary = "keeps a triangle: the other entries' paths end"
+
+    def squared(self, net: Squared, x: Scaled, diagonal: int = 0) -> Scaled:
+        return scaled.move(lambda m: _callable(self.name)(m, diagonal), x)
+
+    def nodes(self, graph: NodeGraph, x: Nodes, diagonal: int = 0) -> Nodes:
+        kept = _callable(self.name)(torch.ones(x.ids.shape[-2:], dtype=torch.bool), diagonal)
+        return Nodes(torch.where(kept, x.ids, NOTHING), x.weight)
+
+
 @operation("interpolate")
 class Upsample(MoveRule):
-    """Nearest-neighbour resizing copies entries; the other modes mix them with fixed weights and are refused."""
+    """Resizing: nearest-neighbour copies entries; the other modes mix positions of a channel with fixed weights.
 
-    summary = "nearest-neighbour resizing: copies of entries"
+    All of torch's modes work dimension by dimension, so a path's fixed weight is a product of one factor for each.
+    """
 
-    def check(
-        self, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *args: Any, **kw: Any
-    ) -> None:
-        if mode not in ("nearest", "nearest-exact"):
-            raise Refusal(f"mode={mode!r} is not covered; use mode='nearest' or a transposed convolution")
+    summary = "resizing: copies of entries, or fixed weights, squared"
 
-    def squared(self, net: Squared, x: Scaled, *args: Any, **kwargs: Any) -> Scaled:
-        return scaled.move(lambda m: F.interpolate(m, *args, **kwargs), x)
+    def result_kind(self, kinds: Iterable[Kind]) -> Kind:
+        return Kind.ACTIVATION
+
+    def squared(
+        self, net: Squared, x: Scaled, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *args: Any,
+        **kwargs: Any,
+    ) -> Scaled:  # fmt: skip
+        if mode.startswith("nearest"):
+            return scaled.move(lambda m: F.interpolate(m, size, scale_factor, mode, *args, **kwargs), x)
+        x = x.with_one_scale()
+        y, spatial = x.mantissa, x.mantissa.dim() - 2
+        for k in range(spatial):
+            along = (y.shape[2 + k], *(_one(v, k) for v in (size, scale_factor)))
+            matrix = _resizing(*along, mode, spatial, *args, **kwargs).to(y).abs() ** net.order
+            y = torch.tensordot(y, matrix, ([2 + k], [0])).movedim(-1, 2 + k)
+        return Scaled(y, x.log_scale).normalized()
 
     def nodes(self, graph: NodeGraph, x: Nodes, *args: Any, **kwargs: Any) -> Nodes:
-        return Nodes(_as_floats(lambda ids: F.interpolate(ids, *args, **kwargs), x.ids), x.weight)
+        mode = kwargs.get("mode", args[2] if len(args) > 2 else "nearest")
+        ids = graph.activation(x)
+        if mode.startswith("nearest"):
+            return Nodes(_as_floats(lambda i: F.interpolate(i, *args, **kwargs), ids))
+        return Nodes(graph.merge(ids, range(2, ids.dim())).expand(graph.result_shape))
+
+
+def _one(value: Any, k: int) -> Any:
+    return value[k] if isinstance(value, (tuple, list)) else value
+
+
+def _resizing(length: int, size: Any, scale: Any, mode: str, spatial: int, *args: Any, **kwargs: Any) -> Tensor:
+    """What torch's resizing does along one dimension, as a matrix (from, to): its answer to every single entry."""
+    single = torch.eye(length, dtype=torch.float64).reshape(1, length, length, *[1] * (spatial - 1))
+    rest = [1] * (spatial - 1)
+    wanted = None if size is None else (size, *rest)
+    factors = None if scale is None else (float(scale), *map(float, rest))
+    return F.interpolate(single, wanted, factors, mode, *args, **kwargs).reshape(length, -1)
 
 
 def _as_floats(operation: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:

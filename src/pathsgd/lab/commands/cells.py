@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from pathsgd.lab.commands.common import RUNS
-from pathsgd.lab.display import SweepDisplay
-from pathsgd.lab.record import read_record
-from pathsgd.lab.sweep import Backend, Cell, Done, Places, run_cells
+from pathsgd.lab.sweep.cells import Cell, Done, Places
+from pathsgd.lab.sweep.cluster import ClusterKind
+from pathsgd.lab.sweep.display import SweepDisplay
+from pathsgd.lab.sweep.jobs import run_cells
+from pathsgd.lab.sweep.results import ResultsFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,7 @@ class CellOptions:
     """Directory for logs and checkpoints of runs under way."""
     jobs: int | None = None
     """Processes at a time; None: one per core."""
-    backend: Backend = "loky"
+    backend: ClusterKind = "loky"
     """Where cells run: processes here (loky), or the workers of a Dask or Ray cluster."""
     address: str | None = None
     """Address of the cluster; None: start one on this machine."""
@@ -31,25 +32,21 @@ class CellOptions:
     """Where the data lies; None: $PATHSGD_DATA, or the user's cache directory."""
 
 
-def run_and_show(
-    cells: Sequence[Cell],
-    options: CellOptions,
-    places: Places,
-    console: Console,
-    read: Callable[[Path], Any] = read_record,
+def run_with_display(
+    cells: Sequence[Cell], options: CellOptions, results: ResultsFolder, console: Console
 ) -> list[Done]:
     """Run the cells with a live display and a last line that counts them."""
-    display = SweepDisplay(cells, places, console)
+    display = SweepDisplay(cells, Places(results.path, options.work), console)
     with display.showing():
         ended = run_cells(
             cells,
-            places,
+            results,
+            options.work,
             backend=options.backend,
             jobs=options.jobs,
             address=options.address,
             data_dir=options.data_dir,
             on_done=display.done,
-            read=read,
         )
     console.print(display.summary(), highlight=False)
     return ended

@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from pathsgd.lab.flags import command_of
-from pathsgd.lab.record import Record
-from pathsgd.lab.spec import REGISTRIES
+from pathsgd.lab.report.model import TableData
+from pathsgd.lab.run.record import Record
+from pathsgd.lab.run.spec import REGISTRIES
 
 RUNS = Path("runs")
+NOT_IN_TERMINAL = ("command", "steps", "seconds of one core", "ms per step")
 
 
 def first_sentence(kind: type[Any]) -> str:
@@ -68,3 +70,12 @@ def show_record(record: Record, where: Path | None, console: Console) -> None:
     if where is not None:
         table.add_row("record", str(where))
     console.print(table)
+
+
+def as_rich(data: TableData) -> Table:
+    """A table for the terminal; the page has all its columns."""
+    kept = [i for i, name in enumerate(data.columns) if name not in NOT_IN_TERMINAL]
+    table = Table(*(data.columns[i] for i in kept), title=data.title, title_justify="left")
+    for row in data.rows:
+        table.add_row(*(row[i].text for i in kept))
+    return table

@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from pathsgd.lab import data, flags
+from pathsgd.lab import flags
 from pathsgd.lab.commands.common import make_console
+from pathsgd.lab.data import download, files
+from pathsgd.lab.errors import DataError, UsageError
 
 Action = Literal["list", "fetch", "check"]
 
@@ -33,18 +35,18 @@ class DataOptions:
 def main(arguments: Sequence[str]) -> int:
     """Parse and do."""
     options = flags.parse(DataOptions, arguments, "pathsgd data")
-    unknown = [name for name in options.names if name not in data.DATA_SETS]
+    unknown = [name for name in options.names if name not in files.DATA_SETS]
     if unknown:
-        raise flags.UsageError(f"unknown data set {unknown[0]!r}; choose one of {', '.join(data.DATA_SETS)}")
+        raise UsageError(f"unknown data set {unknown[0]!r}; choose one of {', '.join(files.DATA_SETS)}")
     console = make_console()
     if options.action == "fetch":
-        fetch(options.names or tuple(data.DATA_SETS), options.data_dir, console)
+        fetch(options.names or tuple(files.DATA_SETS), options.data_dir, console)
         return 0
-    statuses = (data.check if options.action == "check" else data.list_files)(options.data_dir)
+    statuses = (files.check if options.action == "check" else files.list_files)(options.data_dir)
     return show([s for s in statuses if not options.names or s.data_set in options.names], options, console)
 
 
-def show(statuses: list[data.FileStatus], options: DataOptions, console: Console) -> int:
+def show(statuses: list[files.FileStatus], options: DataOptions, console: Console) -> int:
     """Print the files; a check fails where a file is wrong, or a whole data set is neither here nor stood in for."""
     table = Table("data set", "file", "bytes", "state", box=None, pad_edge=False)
     for status in statuses:
@@ -55,7 +57,7 @@ def show(statuses: list[data.FileStatus], options: DataOptions, console: Console
             f"{status.file.size:,}",
             f"{state}: {status.detail}" if status.detail else state,
         )
-    console.print(f"data directory: {data.data_directory(options.data_dir)}", highlight=False)
+    console.print(f"data directory: {files.data_directory(options.data_dir)}", highlight=False)
     console.print(table)
     if options.action == "list":
         return 0
@@ -67,7 +69,7 @@ def show(statuses: list[data.FileStatus], options: DataOptions, console: Console
         if not whole and not stood_in:
             bad.append(name)
     if bad:
-        raise data.DataError(f"not as it should be: {', '.join(sorted(bad))}; run `pathsgd data fetch`")
+        raise DataError(f"not as it should be: {', '.join(sorted(bad))}; run `pathsgd data fetch`")
     return 0
 
 
@@ -77,11 +79,11 @@ def fetch(names: Sequence[str], directory: Path | None, console: Console) -> Non
     with Progress(*columns, console=console) as progress:
         bars: dict[str, int] = {}
 
-        def report(file: data.DataFile, there: int) -> None:
+        def report(file: files.DataFile, there: int) -> None:
             if file.path not in bars:
                 bars[file.path] = progress.add_task(file.path, total=file.size)
             progress.update(bars[file.path], completed=there)  # type: ignore[arg-type]
 
         for name in names:
-            for path in data.fetch(name, directory, report):
+            for path in download.fetch(name, directory, report):
                 progress.console.print(f"{path} ok", highlight=False)

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pathsgd.lab import flags
-from pathsgd.lab.commands.common import RUNS, make_console
-from pathsgd.lab.commands.reproduce import as_rich
-from pathsgd.lab.demo import INTRODUCTION, TITLE, demo_section, demo_specs
-from pathsgd.lab.display import SweepDisplay
-from pathsgd.lab.record import read_record, write_text
-from pathsgd.lab.report.collect import filed_records
+from pathsgd.lab.commands.cells import CellOptions, exit_code, run_with_display
+from pathsgd.lab.commands.common import RUNS, as_rich, make_console
+from pathsgd.lab.experiments.demo import INTRODUCTION, TITLE, demo_section, demo_specs
+from pathsgd.lab.files import write_text
 from pathsgd.lab.report.page import page
-from pathsgd.lab.sweep import Places, RunCell, run_cells
+from pathsgd.lab.sweep.cells import RunCell
+from pathsgd.lab.sweep.results import ResultsFolder
 
 
 @dataclass(frozen=True)
@@ -42,18 +41,16 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, train, show."""
     options = flags.parse(DemoOptions, arguments, "pathsgd demo")
     console = make_console()
-    places = Places(options.out / "records", options.out / "work")
-    for directory in (places.results, places.work):
+    results, work = ResultsFolder(options.out / "records"), options.out / "work"
+    for directory in (results.path, work):
         shutil.rmtree(directory, ignore_errors=True)
     cells = [RunCell(spec) for spec in demo_specs(options.length, options.steps, options.seed)]
     console.print(f"[bold]{TITLE}[/bold]\n{INTRODUCTION}\n")
-    display = SweepDisplay(cells, places, console)
-    with display.showing():
-        ended = run_cells(cells, places, jobs=options.jobs, on_done=display.done)
-    section = demo_section(filed_records(options.out, "records", read_record))
+    ended = run_with_display(cells, CellOptions(work=work, jobs=options.jobs), results, console)
+    section = demo_section(results.filed())
     for table in section.tables:
         console.print(as_rich(table))
     report = options.out / "report.html"
     write_text(report, page(TITLE, INTRODUCTION, [section]))
-    console.print(f"{display.summary()}\npage: {report}", highlight=False)
-    return 1 if any(done.outcome in ("failed", "killed") for done in ended) else 0
+    console.print(f"page: {report}", highlight=False)
+    return exit_code(ended)

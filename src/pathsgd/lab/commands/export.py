@@ -1,4 +1,4 @@
-"""``pathsgd export RUN --onnx FILE``: a trained model for other programs."""
+"""``pathsgd export RUN --out FILE``: a trained model for other programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from pathsgd.lab import flags
 from pathsgd.lab.commands.common import make_console
-from pathsgd.lab.export import export, export_lstm_beside, trained_model
+from pathsgd.lab.tools.export import export, export_lstm_beside, trained_model
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,6 @@ class ExportOptions:
 
     run_dir: tyro.conf.Positional[Path]
     """Directory of the run, as `pathsgd train` printed it."""
-    onnx: bool = True
-    """Write ONNX (the only format so far)."""
     out: Path | None = None
     """The file; None: model.onnx in the run's directory."""
 
@@ -29,8 +27,6 @@ class ExportOptions:
 def main(arguments: Sequence[str]) -> int:
     """Parse, write, compare."""
     options = flags.parse(ExportOptions, arguments, "pathsgd export")
-    if not options.onnx:
-        raise flags.UsageError("ONNX is the only format there is: leave --no-onnx out")
     spec, model = trained_model(options.run_dir)
     path = options.out or options.run_dir / "model.onnx"
     ours = export(model, spec.task, path, spec.system.title)

@@ -13,7 +13,8 @@ from rich.table import Table
 from pathsgd.explain import explain
 from pathsgd.lab import flags
 from pathsgd.lab.commands.common import make_console
-from pathsgd.lab.inspection import Inspection, inspect_model, load_model, parse_input
+from pathsgd.lab.errors import UsageError
+from pathsgd.lab.tools.inspection import Inspection, inspect_model, load_model, parse_input
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,12 @@ def main(arguments: Sequence[str]) -> int:
     options = flags.parse(InspectOptions, arguments, "pathsgd inspect")
     inputs = [parse_input(text) for text in options.input]
     if not inputs:
-        raise flags.UsageError("give the shape of the model's input: --input 1,100,2")
+        raise UsageError("give the shape of the model's input: --input 1,100,2")
     model = load_model(options.model)
     try:
         explanation = explain(model, *inputs)
     except (ValueError, TypeError) as error:
-        raise flags.UsageError(f"{options.model} on {' '.join(options.input)}: {error}") from error
+        raise UsageError(f"{options.model} on {' '.join(options.input)}: {error}") from error
     print(explanation)
     if not explanation.supported:
         return 1

@@ -10,7 +10,11 @@ import tyro
 
 from pathsgd.lab import flags
 from pathsgd.lab.commands.common import RUNS, make_console
-from pathsgd.lab.report.build import write_pictures, write_report
+from pathsgd.lab.errors import UsageError
+from pathsgd.lab.experiments.sections import INTRODUCTION, TITLE, sections
+from pathsgd.lab.files import write_text
+from pathsgd.lab.report.page import page
+from pathsgd.lab.report.pictures import write_pictures
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,9 @@ def main(arguments: Sequence[str]) -> int:
     """Parse and write."""
     options = flags.parse(ReportOptions, arguments, "pathsgd report")
     if options.results.exists() and not options.results.is_dir():
-        raise flags.UsageError(f"{options.results} is not a directory of records")
-    found = write_report(options.results, options.out)
+        raise UsageError(f"{options.results} is not a directory of records")
+    found = sections(options.results)
+    write_text(options.out, page(TITLE, INTRODUCTION, found))
     console = make_console()
     for section in found:
         console.print(f"{section.name:<20} {len(section.sources):>4} records", highlight=False)

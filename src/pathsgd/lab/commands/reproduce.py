@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 
 from pathsgd.lab import flags
-from pathsgd.lab.commands.cells import CellOptions, exit_code, run_and_show
-from pathsgd.lab.commands.common import RUNS, make_console
-from pathsgd.lab.grid import parse_grid
-from pathsgd.lab.report.collect import filed_records
-from pathsgd.lab.report.model import TableData
-from pathsgd.lab.spec import RunSpec, settings
-from pathsgd.lab.specs import EXPERIMENTS, Experiment, Scale
-from pathsgd.lab.sweep import Cell, Done, Places
+from pathsgd.lab.commands.cells import CellOptions, exit_code, run_with_display
+from pathsgd.lab.commands.common import RUNS, as_rich, make_console
+from pathsgd.lab.errors import UsageError
+from pathsgd.lab.experiments import EXPERIMENTS, Experiment, Scale
+from pathsgd.lab.run.spec import RunSpec, settings
+from pathsgd.lab.sweep.cells import Cell, Done
+from pathsgd.lab.sweep.grid import parse_grid
+from pathsgd.lab.sweep.results import ResultsFolder
 
-Name = Literal["kappa-ratios", "ptb-word", "adding", "smnist", "ptb-char", "text8", "cost"]
+if TYPE_CHECKING:
+    Name = str
+else:
+    Name = tyro.extras.literal_type_from_choices(EXPERIMENTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     options = flags.parse(ReproduceOptions, arguments, "pathsgd reproduce")
     experiment = EXPERIMENTS[options.name]
     wanted = parse_grid(options.only)
-    places = Places(options.results or default_results(options.name, options.scale), options.work)
+    results = ResultsFolder(options.results or default_results(options.name, options.scale), experiment.read)
     console = make_console()
     if options.list:
         for cell in chosen(experiment.stages[0](options.scale, []), wanted):
@@ -59,14 +61,13 @@ def main(arguments: Sequence[str]) -> int:
     console.print(f"{experiment.title} ({experiment.paper_ref}), {options.scale} scale: about {duration}")
     ended: list[Done] = []
     for number, stage in enumerate(experiment.stages, 1):
-        records = [filed.record for filed in filed_records(places.results.parent, places.results.name, experiment.read)]
-        cells = chosen(stage(options.scale, records), wanted)
+        cells = chosen(stage(options.scale, [filed.record for filed in results.filed()]), wanted)
         if cells:
             console.print(f"stage {number} of {len(experiment.stages)}: {len(cells)} cells", highlight=False)
-            ended += run_and_show(cells, options, places, console, experiment.read)
+            ended += run_with_display(cells, options, results, console)
     if not ended:
-        raise flags.UsageError(f"no cell of {options.name} has {' '.join(options.only)}; see --list")
-    show(experiment, places, console)
+        raise UsageError(f"no cell of {options.name} has {' '.join(options.only)}; see --list")
+    show(experiment, results, console)
     return exit_code(ended)
 
 
@@ -100,21 +101,8 @@ def describe(cell: Any) -> str:
     return flags.command_of(cell.spec) if isinstance(cell.spec, RunSpec) else cell.slug
 
 
-def show(experiment: Experiment, places: Places, console: Console) -> None:
+def show(experiment: Experiment, results: ResultsFolder, console: Console) -> None:
     """The experiment's tables, as far as there are records."""
-    filed = filed_records(places.results.parent, places.results.name, experiment.read)
-    for table in experiment.section(filed).tables:
+    for table in experiment.section(results.filed()).tables:
         console.print(as_rich(table))
-    console.print(f"records in {places.results}; `pathsgd report` makes a page of them", highlight=False)
-
-
-NOT_IN_TERMINAL = ("command", "steps", "seconds of one core", "ms per step")
-
-
-def as_rich(data: TableData) -> Table:
-    """A table for the terminal; the page has all its columns."""
-    kept = [i for i, name in enumerate(data.columns) if name not in NOT_IN_TERMINAL]
-    table = Table(*(data.columns[i] for i in kept), title=data.title, title_justify="left")
-    for row in data.rows:
-        table.add_row(*(row[i].text for i in kept))
-    return table
+    console.print(f"records in {results.path}; `pathsgd report` makes a page of them", highlight=False)

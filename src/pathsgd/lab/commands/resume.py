@@ -9,8 +9,8 @@ from pathlib import Path
 import tyro
 
 from pathsgd.lab import flags
-from pathsgd.lab.commands.train import TrainOptions, run_and_show
-from pathsgd.lab.train import RunDirectory
+from pathsgd.lab.commands.train import TrainOptions, train_and_show
+from pathsgd.lab.run.directory import RunDirectory
 
 
 @dataclass(frozen=True)
@@ -41,4 +41,4 @@ def main(arguments: Sequence[str]) -> int:
         checkpoint_seconds=options.checkpoint_seconds,
         quiet=options.quiet,
     )
-    return run_and_show(same, options.run_dir)
+    return train_and_show(same, options.run_dir)

@@ -10,14 +10,16 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from pathsgd.lab import flags, grid
-from pathsgd.lab.commands.cells import CellOptions, exit_code, run_and_show
+from pathsgd.lab import flags
+from pathsgd.lab.commands.cells import CellOptions, exit_code, run_with_display
 from pathsgd.lab.commands.common import RUNS, choices_help, make_console, wants_general_help
-from pathsgd.lab.record import read_record
+from pathsgd.lab.errors import UsageError
 from pathsgd.lab.report.pictures import robustness_picture
-from pathsgd.lab.robustness import as_table, robustness_map
-from pathsgd.lab.spec import RunSpec
-from pathsgd.lab.sweep import Done, Places, RunCell, known_results
+from pathsgd.lab.report.robustness import as_table, robustness_map
+from pathsgd.lab.run.spec import RunSpec
+from pathsgd.lab.sweep import grid
+from pathsgd.lab.sweep.cells import Done, RunCell
+from pathsgd.lab.sweep.results import ResultsFolder
 
 USAGE = "pathsgd sweep TASK SYSTEM [OPTIMISER] [flags] --grid name=value,value ..., or with a SPEC.json"
 
@@ -46,23 +48,23 @@ def main(arguments: Sequence[str]) -> int:
     spec = flags.named_spec(names, USAGE)
     options = flags.parse(SweepOptions, words, f"pathsgd sweep {' '.join(names)}", SweepOptions(run=spec))
     if not options.grid:
-        raise flags.UsageError("a sweep needs a grid: add --grid lr=1e-3,3e-3 seed=0,1,2")
-    specs = grid.cells(options.run, grid.parse_grid(options.grid))
+        raise UsageError("a sweep needs a grid: add --grid lr=1e-3,3e-3 seed=0,1,2")
+    specs = grid.runs_of(options.run, grid.parse_grid(options.grid))
     console = make_console()
-    places = Places(options.results, options.work)
-    ended = run_and_show([RunCell(s) for s in specs], options, places, console)
-    show_map(ended, places, console)
+    results = ResultsFolder(options.results)
+    ended = run_with_display([RunCell(s) for s in specs], options, results, console)
+    show_map(ended, results, console)
     return exit_code(ended)
 
 
-def show_map(ended: list[Done], places: Places, console: Console) -> None:
+def show_map(ended: list[Done], results: ResultsFolder, console: Console) -> None:
     """The robustness map of the cells that have a record."""
-    known = known_results(places.results)
-    records = [read_record(known[done.key]) for done in ended if done.key in known]
+    known = results.finished()
+    records = [known[done.key].record for done in ended if done.key in known]
     if not records:
         return
     found = robustness_map(records)
     console.print(as_table(found))
-    picture = places.results / "robustness.png"
+    picture = results.path / "robustness.png"
     robustness_picture(found, picture)
-    console.print(f"records in {places.results}, picture {picture}", highlight=False)
+    console.print(f"records in {results.path}, picture {picture}", highlight=False)

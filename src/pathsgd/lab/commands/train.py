@@ -11,9 +11,10 @@ import tyro
 
 from pathsgd.lab import flags
 from pathsgd.lab.commands.common import RUNS, choices_help, make_console, show_record, wants_general_help
-from pathsgd.lab.listeners import Listener, ProgressBar, TensorBoard
-from pathsgd.lab.spec import RunSpec
-from pathsgd.lab.train import RunDirectory, Stopped, train
+from pathsgd.lab.run.directory import RunDirectory
+from pathsgd.lab.run.listeners import Listener, ProgressBar, TensorBoard
+from pathsgd.lab.run.spec import RunSpec
+from pathsgd.lab.run.train import Stopped, train
 
 USAGE = "pathsgd train TASK SYSTEM [OPTIMISER] [flags], or pathsgd train SPEC.json [flags]"
 
@@ -54,10 +55,10 @@ def main(arguments: Sequence[str]) -> int:
     directory = options.run_dir or RUNS / options.run.slug
     if options.restart:
         RunDirectory(directory).clear()
-    return run_and_show(options, directory)
+    return train_and_show(options, directory)
 
 
-def run_and_show(options: TrainOptions, directory: Path) -> int:
+def train_and_show(options: TrainOptions, directory: Path) -> int:
     """Train with a progress bar; tell how to go on after an interruption."""
     console = make_console()
     listeners: list[Listener] = [] if options.quiet else [ProgressBar(options.run, console)]

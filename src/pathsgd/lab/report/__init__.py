@@ -1,5 +1,5 @@
-"""Reports: tables, figures and pages made from records and nothing else.
+"""Reports: tables, figures and pages made from records and nothing else; which records is for the caller to say.
 
-records --specs (what a table of the paper asks for)--> Section (model.py) --page.py--> one HTML file, offline
-                                                                          --pictures.py--> PNG files
+records --select, tables, robustness--> Section (model.py) --page.py--> one HTML file, offline
+                                                           --pictures.py--> PNG files
 """

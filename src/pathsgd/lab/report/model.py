@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pathsgd.lab.record import Record
-from pathsgd.lab.robustness import RobustnessMap
+from pathsgd.lab.report.robustness import RobustnessMap
+from pathsgd.lab.run.record import Record
 
 # Okabe and Ito's eight colours, told apart by colour-blind readers too (yellow last: it is hard to see on white).
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#F0E442")
@@ -14,8 +14,8 @@ UNKNOWN_COLOUR = "#EEEEEE"
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One cell of a table: what it says, and the keys of the records it was made from."""
+class Entry:
+    """One entry of a table: what it says, and the keys of the records it was made from."""
 
     text: str
     records: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class TableData:
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[Entry, ...], ...]
     caption: str = ""
 
 

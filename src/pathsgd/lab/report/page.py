@@ -18,14 +18,14 @@ from pathsgd.lab.report.model import (
     PALETTE,
     UNKNOWN_COLOUR,
     VERDICT_COLOURS,
-    Cell,
+    Entry,
     FigureData,
     MapData,
     Section,
     Source,
     TableData,
 )
-from pathsgd.lab.robustness import VERDICTS
+from pathsgd.lab.report.robustness import VERDICTS
 
 STYLE = """
 :root { color-scheme: light; }
@@ -99,13 +99,13 @@ def _section(section: Section) -> str:
 
 def _table(table: TableData, anchors: dict[str, str]) -> str:
     head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
-    rows = ["<tr>" + "".join(_cell(c, n, anchors) for c, n in zip(row, table.columns)) + "</tr>" for row in table.rows]
+    rows = ["<tr>" + "".join(_entry(c, n, anchors) for c, n in zip(row, table.columns)) + "</tr>" for row in table.rows]
     caption = escape(table.title) + (f'<br><span class="note">{escape(table.caption)}</span>' if table.caption else "")
     body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
     return f'<div class="table"><table><caption>{caption}</caption>{body}</table></div>'
 
 
-def _cell(cell: Cell, column: str, anchors: dict[str, str]) -> str:
+def _entry(cell: Entry, column: str, anchors: dict[str, str]) -> str:
     if column == "command" and cell.text != "—":
         return f"<td><details><summary>show</summary><code>{escape(cell.text)}</code></details></td>"
     known = [anchors[key] for key in cell.records if key in anchors]

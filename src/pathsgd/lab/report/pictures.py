@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
@@ -11,8 +12,22 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.patches import Patch
 
-from pathsgd.lab.report.model import PALETTE, UNKNOWN_COLOUR, VERDICT_COLOURS, FigureData
-from pathsgd.lab.robustness import RobustnessMap
+from pathsgd.lab.report.model import PALETTE, UNKNOWN_COLOUR, VERDICT_COLOURS, FigureData, Section
+from pathsgd.lab.report.robustness import RobustnessMap
+
+
+def write_pictures(sections: Sequence[Section], directory: Path) -> list[Path]:
+    """Write a PNG for every figure and map that has something in it."""
+    written = []
+    for section in sections:
+        for number, figure in enumerate(section.figures, 1):
+            if figure.series:
+                written.append(directory / f"{section.name}-{number}.png")
+                line_picture(figure, written[-1])
+        for number, data in enumerate(section.maps, 1):
+            written.append(directory / f"{section.name}-map-{number}.png")
+            robustness_picture(data.found, written[-1], data.title)
+    return written
 
 
 def line_picture(figure: FigureData, path: Path) -> None:

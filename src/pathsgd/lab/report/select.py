@@ -6,22 +6,12 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from pathsgd.lab.record import Record
-from pathsgd.lab.spec import RunSpec, canonical_json, settings
+from pathsgd.lab.run.record import Record
+from pathsgd.lab.run.spec import RunSpec, canonical_json, settings
 
 T = TypeVar("T", RunSpec, Record)
-
-
-@dataclass(frozen=True)
-class Filed:
-    """A record and the file it was read from."""
-
-    path: str
-    """Relative to the results directory."""
-    record: Any
-    """A ``Record``, or a record of the experiment's own kind."""
 
 
 def method_of(spec: RunSpec, without: Sequence[str]) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pathsgd.lab.flags import command_of
-from pathsgd.lab.report.model import Cell, MapData, Section, TableData
-from pathsgd.lab.report.select import Filed, groups, spread
+from pathsgd.lab.report.model import Entry, MapData, Section, TableData
+from pathsgd.lab.report.robustness import VERDICTS, robustness_map, row_labels, verdict
+from pathsgd.lab.report.select import groups, spread
 from pathsgd.lab.report.tables import sources
-from pathsgd.lab.robustness import VERDICTS, robustness_map, row_labels, verdict
-from pathsgd.lab.spec import settings
+from pathsgd.lab.run.spec import settings
+from pathsgd.lab.sweep.results import Filed
 
 
 def sweep_section(name: str, filed: Sequence[Filed]) -> Section:
@@ -38,13 +39,13 @@ def method_table(filed: Sequence[Filed]) -> TableData:
         counts = [verdict(record) for record in group]
         rows.append(
             (
-                Cell(labels[group[0].hash]),
-                Cell("—" if rate is None else f"{rate:g}"),
-                Cell(str(len(group))),
-                Cell(" / ".join(str(counts.count(v)) for v in VERDICTS)),
-                Cell(f"{spread([record.test for record in group]).mean:.4g}", keys),
-                Cell(f"{spread([record.cpu_seconds for record in group]).mean:.1f}"),
-                Cell(command_of(group[0].spec)),
+                Entry(labels[group[0].hash]),
+                Entry("—" if rate is None else f"{rate:g}"),
+                Entry(str(len(group))),
+                Entry(" / ".join(str(counts.count(v)) for v in VERDICTS)),
+                Entry(f"{spread([record.test for record in group]).mean:.4g}", keys),
+                Entry(f"{spread([record.cpu_seconds for record in group]).mean:.1f}"),
+                Entry(command_of(group[0].spec)),
             )
         )
     metric = records[0].spec.task.metric

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pathsgd.lab.flags import command_of
-from pathsgd.lab.record import Point, Record
-from pathsgd.lab.report.model import Cell, FigureData, Series, Source, TableData, run_facts
-from pathsgd.lab.report.select import Filed, best_group, spread
-from pathsgd.lab.robustness import verdict
-from pathsgd.lab.spec import RunSpec, settings
+from pathsgd.lab.report.model import Entry, FigureData, Series, Source, TableData, run_facts
+from pathsgd.lab.report.robustness import verdict
+from pathsgd.lab.report.select import best_group, spread
+from pathsgd.lab.run.record import Point, Record
+from pathsgd.lab.run.spec import RunSpec, settings
+from pathsgd.lab.sweep.results import Filed
 
 COLUMNS = (
     "system", "paper", "ours", "difference", "seeds", "solved / stalled / diverged", "learning rate", "steps",
@@ -21,7 +22,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """A row of a comparison: what the paper says, and which runs answer."""
 
     label: str
@@ -39,16 +40,18 @@ class Style:
     """Applied to our metric to get the paper's unit."""
 
 
-def comparison(title: str, rows: Sequence[Row], filed: Sequence[Filed], style: Style, caption: str = "") -> TableData:
+def comparison(
+    title: str, rows: Sequence[ComparisonRow], filed: Sequence[Filed], style: Style, caption: str = ""
+) -> TableData:
     """One line per row: the method's best learning rate by validation, its test metric over seeds."""
     lines = tuple(_line(row, [f.record for f in filed if row.wanted(f.record.spec)], style) for row in rows)
     return TableData(title, COLUMNS, lines, caption)
 
 
-def _line(row: Row, records: Sequence[Record], style: Style) -> tuple[Cell, ...]:
+def _line(row: ComparisonRow, records: Sequence[Record], style: Style) -> tuple[Entry, ...]:
     paper = row.paper if isinstance(row.paper, str) else "—" if row.paper is None else f"{row.paper:g}"
     if not records:
-        return (Cell(row.label), Cell(paper), *(Cell("—") for _ in COLUMNS[2:]))
+        return (Entry(row.label), Entry(paper), *(Entry("—") for _ in COLUMNS[2:]))
     group = best_group(records)
     keys = tuple(record.hash for record in group)
     found = spread([style.factor * record.test for record in group])
@@ -60,17 +63,17 @@ def _line(row: Row, records: Sequence[Record], style: Style) -> tuple[Cell, ...]
     has_target = any(record.spec.target is not None for record in group)
     step = spread([1e3 * record.profile["step"] / record.steps for record in group if record.steps])
     return (
-        Cell(row.label),
-        Cell(paper),
-        Cell(found.text(style.digits), keys),
-        Cell(difference, keys),
-        Cell(str(len(group))),
-        Cell(counts if has_target or "diverged" in verdicts else "—"),
-        Cell(_rate(group[0].spec)),
-        Cell(f"{spread([float(r.steps) for r in group]).mean:.0f}"),
-        Cell(f"{spread([r.cpu_seconds for r in group]).mean:.0f}"),
-        Cell(f"{step.mean:.1f}"),
-        Cell(command_of(group[0].spec)),
+        Entry(row.label),
+        Entry(paper),
+        Entry(found.text(style.digits), keys),
+        Entry(difference, keys),
+        Entry(str(len(group))),
+        Entry(counts if has_target or "diverged" in verdicts else "—"),
+        Entry(_rate(group[0].spec)),
+        Entry(f"{spread([float(r.steps) for r in group]).mean:.0f}"),
+        Entry(f"{spread([r.cpu_seconds for r in group]).mean:.0f}"),
+        Entry(f"{step.mean:.1f}"),
+        Entry(command_of(group[0].spec)),
     )
 
 
@@ -85,7 +88,7 @@ X_LABELS = {"epoch": "epochs", "cpu_seconds": "seconds of one core", "step": "st
 
 def curves(
     title: str,
-    rows: Sequence[Row],
+    rows: Sequence[ComparisonRow],
     filed: Sequence[Filed],
     *,
     y_label: str,

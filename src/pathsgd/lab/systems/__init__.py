@@ -14,7 +14,6 @@ A new system is one new file and one line in ``SYSTEMS``.  ``system.optimiser`` 
 
 from pathsgd.lab.systems.base import Losses, SequenceNet, System
 from pathsgd.lab.systems.gru import GruSystem
-from pathsgd.lab.systems.hessian_free import HessianFree
 from pathsgd.lab.systems.irnn import IrnnSystem
 from pathsgd.lab.systems.lstm import LstmSystem
 from pathsgd.lab.systems.mrnn_hf import MrnnHfSystem
@@ -44,7 +43,6 @@ SYSTEMS: dict[str, type[System]] = {
 __all__ = [
     "SYSTEMS",
     "GruSystem",
-    "HessianFree",
     "IrnnSystem",
     "Losses",
     "LstmSystem",

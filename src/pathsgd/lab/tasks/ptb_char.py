@@ -16,7 +16,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from pathsgd.lab.data import DataError, data_directory
+from pathsgd.lab.data.files import data_directory
+from pathsgd.lab.errors import DataError
 from pathsgd.lab.tasks.base import Metric, PaperSettings
 from pathsgd.lab.tasks.ptb_word import SPLITS, ptb_lines
 from pathsgd.lab.tasks.text import TextData, TextTask

@@ -14,7 +14,8 @@ from typing import ClassVar
 
 import torch
 
-from pathsgd.lab.data import DataError, damaged, data_directory, missing
+from pathsgd.lab.data.files import damaged, data_directory, missing
+from pathsgd.lab.errors import DataError
 from pathsgd.lab.tasks.base import Metric, PaperSettings, Split
 from pathsgd.lab.tasks.text import TextData, TextTask
 

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pathsgd.lab.data import DataError, damaged, data_directory, missing
+from pathsgd.lab.data.files import damaged, data_directory, missing
+from pathsgd.lab.errors import DataError
 from pathsgd.lab.tasks.base import Batch, BatchStream, Metric, PaperSettings, Split, Task, TaskData
 from pathsgd.lab.tasks.sampling import ShuffledIndices, generator_for
 

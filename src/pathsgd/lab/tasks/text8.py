@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from pathsgd.lab.data import TEXT8_PREFIX, TEXT8_ZIP, damaged, data_directory, missing
+from pathsgd.lab.data.files import TEXT8_PREFIX, TEXT8_ZIP, damaged, data_directory, missing
 from pathsgd.lab.tasks.base import Metric, PaperSettings
 from pathsgd.lab.tasks.text import TextData, TextTask
 

@@ -1,0 +1,45 @@
+"""The passes of an optimiser's step (operands.py has what they compute)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pathsgd._native.operands import ADAM, GRADIENT, MOMENTUM, Operands, UpdateRule
+
+
+def square_sums(o: Operands) -> list[float]:
+    return [float((g * w).double().square().sum()) for g, w in zip(o.gradients, o.whitenings)]
+
+
+def moments(o: Operands, rule: UpdateRule) -> None:
+    for index, first in enumerate(o.first):
+        u = o.gradients[index] * o.whitenings[index] * rule.factor
+        if rule.direction != ADAM:
+            first.mul_(rule.momentum).add_(u)
+            continue
+        if not rule.whitens:
+            u.mul_(o.whitenings[index])
+        first.lerp_(u, 1 - rule.betas[0])
+        o.second[index].mul_(rule.betas[1]).addcmul_(u, u, value=1 - rule.betas[1])
+
+
+def direction(o: Operands, rule: UpdateRule, index: int) -> Tensor:
+    return torch.where(o.whitenings[index] == 0, 0.0, _direction(o, rule, index))
+
+
+def _direction(o: Operands, rule: UpdateRule, index: int) -> Tensor:
+    if rule.direction == MOMENTUM:
+        return o.first[index]
+    if rule.direction == ADAM:
+        return o.first[index] / (o.second[index].sqrt() + rule.eps)
+    u = o.gradients[index] * o.whitenings[index]
+    return u if rule.direction == GRADIENT else u.mul_(rule.factor).add_(o.first[index], alpha=rule.momentum)
+
+
+def apply(o: Operands, rule: UpdateRule, alpha: float, keep: float) -> None:
+    for index, p in enumerate(o.parameters):
+        d = _direction(o, rule, index)
+        if keep != 1:
+            p.mul_(keep)
+        p.add_(d * o.whitenings[index] if rule.whitens else d, alpha=alpha)

@@ -1,0 +1,94 @@
+"""Cells that measure instead of train: settings in, a few rows of figures out, with the same kind of record around."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pathsgd.lab.errors import RecordError
+from pathsgd.lab.files import write_text
+from pathsgd.lab.report.model import Source
+from pathsgd.lab.run.provenance import Machine, commit, machine, versions
+from pathsgd.lab.run.record import plain
+from pathsgd.lab.run.spec import canonical_json
+from pathsgd.lab.sweep.results import Filed
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a measuring cell leaves behind."""
+
+    kind: str
+    settings: dict[str, Any]
+    rows: tuple[dict[str, Any], ...]
+    machine: Machine
+    versions: dict[str, str]
+    commit: str
+    started: str
+    outcome: Literal["finished"] = "finished"
+
+    @property
+    def hash(self) -> str:
+        """The cell's key."""
+        return hashlib.sha256(canonical_json([self.kind, self.settings]).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class MeasuringCell(ABC):
+    """A measurement as a cell of a sweep; subclasses are frozen dataclasses of settings."""
+
+    kind: ClassVar[str]
+
+    @property
+    def spec(self) -> MeasuringCell:
+        """The settings, as other cells have them."""
+        return self
+
+    @property
+    def key(self) -> str:
+        """sha256 of the settings."""
+        return hashlib.sha256(canonical_json([self.kind, plain(asdict(self))]).encode()).hexdigest()
+
+    @property
+    def slug(self) -> str:
+        """Readable and unique."""
+        words = "-".join(f"{name}{value}" for name, value in asdict(self).items() if isinstance(value, (int, str)))
+        return f"{self.kind}-{words}-{self.key[:10]}"
+
+    @abstractmethod
+    def measure(self) -> list[dict[str, Any]]:
+        """The rows."""
+
+    def run(self, work: Path, result: Path, data_dir: Path | None) -> str:
+        """Measure and write."""
+        started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        rows = tuple(self.measure())
+        record = Measurement(self.kind, plain(asdict(self)), rows, machine(1), versions(), commit(), started)
+        write_text(result, json.dumps({"hash": self.key, **plain(record)}, indent=1) + "\n")
+        return record.outcome
+
+
+def read_measurement(path: Path) -> Measurement:
+    """The record in a file."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        del content["hash"]
+        place = Machine(**content.pop("machine"))
+        return Measurement(machine=place, rows=tuple(content.pop("rows")), **content)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecordError(f"{path} cannot be read as a measurement: {error}") from error
+
+
+def measurement_source(filed: Filed, command: str) -> Source:
+    """A record as the page shows it."""
+    record: Measurement = filed.record
+    facts = [("settings", ", ".join(f"{k} {v}" for k, v in record.settings.items()))]
+    facts += [(f"row {i}", ", ".join(f"{k} {v}" for k, v in row.items())) for i, row in enumerate(record.rows, 1)]
+    place = f"{record.machine.cpu}, {record.machine.threads} thread(s)"
+    facts += [("machine", place), ("commit", record.commit or "unknown"), ("started", record.started)]
+    return Source(record.hash, filed.path, command, tuple(facts))

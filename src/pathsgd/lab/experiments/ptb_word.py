@@ -1,0 +1,144 @@
+"""Figure 3, curves: word-level language model on the Penn Treebank, Path-SGD with and without kappa2 against SGD.
+
+The paper: 200 units, windows of 20, batches of 32, all weights from U[-0.1, 0.1], step sizes by a grid search.  It
+shows training and test error over epochs, as curves without numbers.  We add Adam and PathAdam.  Every run notes
+||kappa2|| / ||kappa1|| at each evaluation, for the ratio after training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pathsgd.lab.experiments.base import LITERAL, Experiment, Scale, at_best_rate, cells, over, run, uses
+from pathsgd.lab.experiments.characters import TEXT_GROWTH
+from pathsgd.lab.report.model import Entry, FigureData, Section, TableData
+from pathsgd.lab.report.select import best_group
+from pathsgd.lab.report.tables import ComparisonRow, Style, comparison, curves, sources
+from pathsgd.lab.run.optimisers import OPTIMISERS
+from pathsgd.lab.run.record import Record
+from pathsgd.lab.run.spec import RunSpec
+from pathsgd.lab.sweep.cells import RunCell
+from pathsgd.lab.sweep.results import Filed
+
+PAPER_REF = "Figure 3, curves"
+
+METHODS: dict[str, dict[str, Any]] = {
+    "sgd": {},
+    "path-sgd": LITERAL,
+    "path-sgd-both": LITERAL,
+    "adam": {},
+    "path-adam": dict(TEXT_GROWTH),
+    "path-adam-absolute": dict(TEXT_GROWTH),
+}
+RATES: dict[str, tuple[float, ...]] = {
+    "sgd": (3.0, 1.0, 0.3, 0.1, 0.03),
+    "path-sgd": (3e3, 1e3, 3e2, 1e2),
+    "path-sgd-both": (3e3, 1e3, 3e2, 1e2),
+    "adam": (1e-2, 3e-3, 1e-3, 3e-4),
+    "path-adam": (3e-4, 1e-4, 3e-5),
+    "path-adam-absolute": (1e-2, 3e-3, 1e-3, 3e-4),
+}
+SIZES: dict[Scale, dict[str, Any]] = {
+    "paper": {"grid": {"epochs": 2.0}, "final": {"epochs": 40.0}, "eval_every": 1452},
+    "laptop": {"grid": {"epochs": 0.25}, "final": {"epochs": 1.0}, "eval_every": 363},
+    "smoke": {"grid": {"steps": 4}, "final": {"steps": 8}, "eval_every": 4, "hidden": 6, "limit": 400, "window": 5,
+              "batch_size": 4},
+}  # fmt: skip
+
+
+def grid(scale: Scale) -> list[RunSpec]:
+    """Every method at every rate, for a short while."""
+    size = {k: v for k, v in SIZES[scale].items() if k not in ("grid", "final")}
+    common = {**size, **SIZES[scale]["grid"], "eval_splits": ("valid", "test"), "geometry": True}
+    specs = []
+    for optimiser, settings in METHODS.items():
+        specs += over(run("ptb_word", "rnn_path", optimiser, **common, **settings), lr=RATES[optimiser])
+    return specs
+
+
+def first_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
+    """The grid of rates."""
+    return cells(grid(scale), PAPER_REF)
+
+
+def second_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
+    """Each method at its best rate and the next lower one, for longer."""
+    return cells(at_best_rate(grid(scale), records, next_lower=True, **SIZES[scale]["final"]), PAPER_REF)
+
+
+def longest(filed: Sequence[Filed]) -> list[Filed]:
+    """The runs with the largest budget there is: the grid's are only for choosing rates."""
+    budgets = [(f.record.spec.budget.epochs or 0.0, f.record.spec.budget.steps or 0) for f in filed]
+    return [f for f, budget in zip(filed, budgets, strict=True) if budget == max(budgets)]
+
+
+def rows() -> list[ComparisonRow]:
+    """A row per method; the paper prints no numbers."""
+    words = {"sgd": "highest curve", "path-sgd": "well below SGD", "path-sgd-both": "as the first term alone"}
+    titles = {"path-sgd": "Path-SGD, kappa1", "path-sgd-both": "Path-SGD, kappa1 + kappa2"}
+    return [
+        ComparisonRow(titles.get(name, OPTIMISERS[name].title), words.get(name), uses(optimiser=name))
+        for name in METHODS
+    ]
+
+
+def section(filed: Sequence[Filed]) -> Section:
+    """Table of test perplexity, the two panels of the figure, and the ratios after training."""
+    final = longest(filed)
+    figures = (
+        curves("Training", rows(), final, x="epoch", y=lambda p: p.train_loss, y_label="loss in nats", log_y=True),
+        curves("Test", rows(), final, x="epoch", y=lambda p: p.metrics["test"], y_label="perplexity", log_y=True),
+        ratio_figure(final),
+    )
+    return Section(
+        "ptb-word",
+        "Word-level language model, with and without the second term",
+        "A plain ReLU net with 200 units on the Penn Treebank. Each method at the learning rate that was best on the "
+        "validation text after a short run, and at the next lower one; the better of the two counts.",
+        tables=(comparison("Test perplexity", rows(), final, Style(1)), ratio_table(final)),
+        figures=figures,
+        sources=sources(filed),
+    )
+
+
+def ratio_figure(filed: Sequence[Filed]) -> FigureData:
+    """||kappa2|| / ||kappa1|| in the course of training."""
+    title = "Size of kappa2 beside kappa1 in the course of training (exact)"
+    return curves(title, rows(), filed, x="epoch", y=_ratio, y_label="||kappa2|| / ||kappa1||", log_y=True)
+
+
+def _ratio(point: Any) -> float:
+    return float(point.geometry.get("kappa2_over_kappa1", float("nan")))
+
+
+def ratio_table(filed: Sequence[Filed]) -> TableData:
+    """The ratio at the first and the last evaluation."""
+    lines = []
+    for row in rows():
+        records = [f.record for f in filed if row.wanted(f.record.spec)]
+        if not records:
+            continue
+        record = best_group(records)[0]
+        first, last = record.curve[0], record.curve[-1]
+        keys = (record.hash,)
+        lines.append(
+            (
+                Entry(row.label),
+                Entry(f"{_ratio(first):.4g} (epoch {first.epoch:.2g})", keys),
+                Entry(f"{_ratio(last):.4g} (epoch {last.epoch:.2g})", keys),
+            )
+        )
+    columns = ("system", "early in training", "at the end")
+    return TableData("||kappa2|| / ||kappa1|| of W_rec, exact convention", columns, tuple(lines))
+
+
+PTB_WORD = Experiment(
+    name="ptb-word",
+    title="Word-level language model, SGD and Path-SGD with one and two terms",
+    paper_ref=PAPER_REF,
+    duration={"paper": "a day on two cores", "laptop": "half an hour on two cores", "smoke": "seconds"},
+    stages=(first_stage, second_stage),
+    section=section,
+    data_set="ptb",
+)

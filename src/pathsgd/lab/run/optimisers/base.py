@@ -1,0 +1,99 @@
+"""What an optimiser of the lab is: frozen settings, and one training step with them.
+
+Optimiser (frozen settings) --stepper(system, model, task)--> Stepper --step(batch, state)--> loss, state
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from pathsgd.lab.systems import SequenceNet, System
+from pathsgd.lab.tasks import Batch, State, Task, detach_state
+
+
+class Stepper(ABC):
+    """One optimiser bound to one model."""
+
+    optimiser: torch.optim.Optimizer
+
+    @abstractmethod
+    def step(self, batch: Batch, state: State | None) -> tuple[Tensor, State]:
+        """Change the parameters once; the loss before the change (0-d) and the state after the batch, detached."""
+
+    @abstractmethod
+    def scale_rate(self, factor: float) -> None:
+        """Set the learning rate to ``factor`` times the one the optimiser was made with."""
+
+
+class GradientStepper(Stepper):
+    """Forward, backward, clip, step."""
+
+    def __init__(
+        self, system: System, model: SequenceNet, task: Task, optimiser: torch.optim.Optimizer, clip: float
+    ) -> None:
+        self.system, self.model, self.task, self.optimiser, self.clip = system, model, task, optimiser, clip
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self._rates = [float(group["lr"]) for group in optimiser.param_groups]
+
+    def step(self, batch: Batch, state: State | None) -> tuple[Tensor, State]:
+        """See ``Stepper``."""
+        losses = self.system.losses(self.model, self.task, batch, state)
+        for p in self.parameters:
+            p.grad = None
+        losses.objective.backward()
+        if self.clip > 0.0:
+            nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        self.optimiser.step()
+        return losses.loss.detach(), detach_state(losses.state)
+
+    def scale_rate(self, factor: float) -> None:
+        """See ``Stepper``."""
+        for group, rate in zip(self.optimiser.param_groups, self._rates, strict=True):
+            group["lr"] = factor * rate
+
+
+@dataclass(frozen=True)
+class Optimiser(ABC):
+    """Settings of an optimiser."""
+
+    name: ClassVar[str]
+    """Key in ``OPTIMISERS`` and on the command line."""
+    title: ClassVar[str]
+    """Name in tables and figures."""
+    needs_paths: ClassVar[bool] = False
+    """True where the model must be made of parts that carry paths."""
+
+    @abstractmethod
+    def stepper(self, system: System, model: SequenceNet, task: Task) -> Stepper:
+        """Bind these settings to a model."""
+
+
+@dataclass(frozen=True)
+class GradientOptimiser(Optimiser):
+    """What all optimisers that step along a gradient have."""
+
+    lr: float = 1e-3
+    """Learning rate at full height; the schedule and the curriculum multiply it."""
+    clip: float = 1.0
+    """Bound on the norm of the gradient; 0: none."""
+    weight_decay: float = 0.0
+    """Factor of the parameters added to their gradient."""
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0.0:
+            raise ValueError(f"lr must be positive, got {self.lr}")
+        if self.clip < 0.0 or self.weight_decay < 0.0:
+            raise ValueError("clip and weight_decay cannot be negative")
+
+    def stepper(self, system: System, model: SequenceNet, task: Task) -> GradientStepper:
+        """Clip the Euclidean norm, then step."""
+        return GradientStepper(system, model, task, self.make(model, task), self.clip)
+
+    @abstractmethod
+    def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:
+        """The torch optimiser."""

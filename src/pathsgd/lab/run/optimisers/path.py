@@ -1,0 +1,160 @@
+"""The path optimisers: the lab's settings, and the arguments of ``PathSGD`` and ``PathAdam`` that they stand for.
+
+``clip`` bounds the dual norm of the gradient, sum grad^2 / kappa, which node-wise rescaling leaves alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+import pathsgd
+from pathsgd.lab.run.optimisers.base import GradientOptimiser, GradientStepper
+from pathsgd.lab.systems import SequenceNet, System
+from pathsgd.lab.tasks import Task
+from pathsgd.lab.tasks.text import TextTask
+
+
+@dataclass(frozen=True)
+class PathOptimiser(GradientOptimiser):
+    """What the path optimisers share; they clip the dual norm themselves."""
+
+    needs_paths: ClassVar[bool] = True
+
+    clip: float = 1.0
+    """Bound on the dual norm of the gradient, which node-wise rescaling leaves alone; 0: none."""
+    weight_decay: float = 0.0
+    """Share of each parameter taken away per unit of learning rate."""
+    step_growth: float = 0.3
+    """Bound on how much a step changes what the recurrent matrix does over all steps, as a log factor; 0: none."""
+    refresh_every: int = 10
+    """Steps for which kappa is used before it is measured anew."""
+
+    def stepper(self, system: System, model: SequenceNet, task: Task) -> GradientStepper:
+        """Step without a clip of the Euclidean norm."""
+        return GradientStepper(system, model, task, self.make(model, task), clip=0.0)
+
+    def shared(self, task: Task) -> dict[str, Any]:
+        """Arguments that all path optimisers take."""
+        return {
+            "lr": self.lr,
+            "weight_decay": self.weight_decay,
+            "clip": self.clip or None,
+            "growth": self.step_growth or None,
+            "refresh_every": self.refresh_every,
+            "output": 0,
+            # The state that text carries from window to window is no input of the network; where sequences are whole,
+            # their length may change and is learnt from the last forward pass.
+            "example_inputs": task.example_inputs() if isinstance(task, TextTask) else None,
+        }
+
+
+@dataclass(frozen=True)
+class PathSgdOptimiser(PathOptimiser):
+    """Path-SGD with the first term of kappa; rho, clip and step_growth 0 make the paper's p <- p - lr grad / kappa1."""
+
+    name: ClassVar[str] = "path-sgd"
+    title: ClassVar[str] = "Path-SGD"
+    terms: ClassVar[Literal["first", "both"]] = "first"
+
+    lr: float = 1e-2
+    """Learning rate at full height; the schedule and the curriculum multiply it."""
+    momentum: float = 0.0
+    """Share of the last step kept in the next, in path coordinates."""
+    nesterov: bool = False
+    """Nesterov's momentum."""
+    rho: float = 1.0
+    """Balance of the metric: 0 is the paper's, 1 is Euclidean in balanced coordinates."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rho == 0.0 and self.clip == 0.0 and self.step_growth != 0.0:
+            raise ValueError(
+                "rho 0 with clip 0 is the paper's rule, which has no bound on growth: set step_growth to 0"
+            )
+
+    def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:
+        """PathSGD on the model."""
+        return pathsgd.PathSGD(
+            model,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            rho=self.rho,
+            terms=self.terms,
+            **self.shared(task),
+        )
+
+
+@dataclass(frozen=True)
+class PathSgdBothOptimiser(PathSgdOptimiser):
+    """Path-SGD with both terms of kappa, kappa1 + kappa2."""
+
+    name: ClassVar[str] = "path-sgd-both"
+    title: ClassVar[str] = "Path-SGD, both terms"
+    terms: ClassVar[Literal["first", "both"]] = "both"
+
+
+@dataclass(frozen=True)
+class PathAdamBase(PathOptimiser):
+    """Adam in path geometry."""
+
+    beta1: float = 0.9
+    """Decay of the mean of gradients."""
+    beta2: float = 0.99
+    """Decay of the mean of squared gradients."""
+    epsilon: float = 1e-8
+    """Added to the root of the mean square."""
+
+    def adam(self, model: SequenceNet, task: Task, **geometry: Any) -> torch.optim.Optimizer:
+        """PathAdam in one of its geometries."""
+        betas = (self.beta1, self.beta2)
+        return pathsgd.PathAdam(model, betas=betas, eps=self.epsilon, **geometry, **self.shared(task))
+
+
+@dataclass(frozen=True)
+class PathAdamOptimiser(PathAdamBase):
+    """Adam on grad / sqrt(kappa), stepping by 1 / sqrt(kappa): invariant under node-wise rescaling."""
+
+    name: ClassVar[str] = "path-adam"
+    title: ClassVar[str] = "PathAdam"
+
+    rho: float = 1.0
+    """Balance of the metric: 0 is the paper's, 1 is Euclidean in balanced coordinates."""
+
+    def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:
+        """The invariant form."""
+        return self.adam(model, task, geometry="invariant", rho=self.rho)
+
+
+@dataclass(frozen=True)
+class AbsolutePathAdamOptimiser(PathAdamOptimiser):
+    """PathAdam with rates in units of the weights, as Adam's are."""
+
+    name: ClassVar[str] = "path-adam-absolute"
+    title: ClassVar[str] = "PathAdam, absolute"
+
+    def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:
+        """The invariant form."""
+        return self.adam(model, task, geometry="invariant", rho=self.rho, absolute=True)
+
+
+@dataclass(frozen=True)
+class PaperPathAdamOptimiser(PathAdamBase):
+    """Adam fed with grad / kappa1, as the paper does on text: not invariant."""
+
+    name: ClassVar[str] = "path-adam-paper"
+    title: ClassVar[str] = "Path-Adam (paper)"
+
+    step_growth: float = 0.0
+    """0: the paper's form has no bound on growth."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.step_growth != 0.0:
+            raise ValueError("path-adam-paper has no bound on growth: set step_growth to 0")
+
+    def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:
+        """The paper's form."""
+        return self.adam(model, task, geometry="paper")

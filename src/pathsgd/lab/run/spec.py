@@ -1,0 +1,284 @@
+"""One frozen, typed description of a training run, its JSON form and its hash.
+
+    spec_to_json(spec) = {"task": {"name": "adding", "length": 100, ...}, "system": ..., ...}; spec_from_json inverts it
+    spec_hash(spec) = sha256 of the canonical JSON: sorted keys, no spaces, every field written out
+
+``paper_ref`` only says which figure of the paper a run belongs to, so it has no part in the hash.  Within a spec every
+setting has a name of its own, so that ``--lr`` or ``lr=1e-3`` needs no prefix.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, cast
+
+from pathsgd.lab.errors import SpecError
+from pathsgd.lab.run.optimisers import OPTIMISERS, Optimiser
+from pathsgd.lab.run.schedule import Curriculum, Schedule
+from pathsgd.lab.systems import SYSTEMS, System
+from pathsgd.lab.tasks import TASKS, Split, Task
+
+DEFAULT_STEPS = 2500
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When a run ends."""
+
+    steps: int | None = None
+    """Training steps; None: as many as the other limits allow, 2500 if there is none."""
+    epochs: float | None = None
+    """Passes over the training set."""
+    seconds: float | None = None
+    """Seconds of training and evaluation."""
+    clock: Literal["cpu", "wall"] = "cpu"
+    """What the seconds are: of processor time, or on the wall."""
+    target: float | None = None
+    """Metric at which the task counts as solved; None: the task's own, if it has one."""
+    stop_when_solved: bool = False
+    """End the run when validation and test set are solved."""
+    explode: float = 1e30
+    """Training loss above which a run counts as diverged."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "epochs", "seconds"):
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise ValueError(f"{name} must be positive or None, got {limit}")
+
+    @property
+    def step_limit(self) -> int | None:
+        """Steps at most, if they are limited."""
+        if self.steps is None and self.epochs is None and self.seconds is None:
+            return DEFAULT_STEPS
+        return self.steps
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """When and on what the model is judged."""
+
+    eval_every: int = 250
+    """Steps between two evaluations (at full length only, with a curriculum)."""
+    eval_splits: tuple[Split, ...] = ("valid",)
+    """Splits to evaluate on in the course of the run; the test set comes at the end in any case."""
+    eval_limit: int | None = None
+    """Batches per evaluation in the course of the run; None: all."""
+    keep_best: bool = True
+    """Judge the parameters with the best validation at the end, not the last ones."""
+    geometry: bool = False
+    """Also note gamma^2 and the size of kappa2 beside kappa1 at each evaluation."""
+
+    def __post_init__(self) -> None:
+        if self.eval_every < 1:
+            raise ValueError(f"eval_every must be at least 1, got {self.eval_every}")
+        if "valid" not in self.eval_splits:
+            raise ValueError("eval_splits must contain valid, by which runs are compared")
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Everything that decides a training run."""
+
+    task: Task
+    system: System
+    optimiser: Optimiser
+    schedule: Schedule = field(default_factory=Schedule)
+    curriculum: Curriculum = field(default_factory=Curriculum)
+    budget: Budget = field(default_factory=Budget)
+    evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
+    seed: int = 0
+    """Decides the initial values and the order (or content) of the data."""
+    batch_size: int | None = None
+    """Sequences per step; None: the paper's for the task."""
+    unbalanced: float = 1.0
+    """u: the initial model's units are rescaled by random factors in [1/u, u], which leaves its function alone."""
+    threads: int = 1
+    """Threads per process; small nets gain nothing from more."""
+    paper_ref: str = ""
+    """Which table or figure of the paper this run belongs to."""
+
+    def __post_init__(self) -> None:
+        if self.unbalanced < 1.0:
+            raise ValueError(f"unbalanced must be at least 1, got {self.unbalanced}")
+        if self.unbalanced > 1.0 and not self.system.path_rules:
+            raise ValueError(f"unbalanced needs a net of linear and ReLU parts, which {self.system.name} is not")
+        if self.threads < 1 or (self.batch_size is not None and self.batch_size < 1):
+            raise ValueError("threads and batch_size must be at least 1")
+        if self.optimiser.needs_paths and not self.system.path_rules:
+            raise ValueError(
+                f"{self.optimiser.name} needs a net of linear and ReLU parts, which {self.system.name} is not; "
+                "choose sgd, adam or rmsprop, or a system such as rnn_path"
+            )
+        if self.schedule.decay != "constant" and not self._has_an_end:
+            raise ValueError("a decaying rate needs an end: give steps, epochs or decay_steps, not seconds alone")
+
+    @property
+    def _has_an_end(self) -> bool:
+        return bool(self.schedule.decay_steps or self.budget.step_limit or self.budget.epochs)
+
+    @property
+    def batch(self) -> int:
+        """Sequences per step."""
+        return self.batch_size or self.task.paper.batch_size
+
+    @property
+    def target(self) -> float | None:
+        """Metric at which the task counts as solved."""
+        return self.task.solved if self.budget.target is None else self.budget.target
+
+    @property
+    def slug(self) -> str:
+        """A readable, unique name for files: task, system, optimiser and the first digits of the hash."""
+        return f"{self.task.name}-{self.system.name}-{self.optimiser.name}-{spec_hash(self)[:10]}"
+
+
+REGISTRIES: dict[str, Mapping[str, type[Any]]] = {"task": TASKS, "system": SYSTEMS, "optimiser": OPTIMISERS}
+"""The parts of a run that are chosen by name."""
+
+
+def component(kind: str, name: str) -> type[Any]:
+    """The class of a task, system or optimiser; one clear error for a name that does not exist."""
+    registry = REGISTRIES[kind]
+    if name not in registry:
+        raise SpecError(f"unknown {kind} {name!r}; choose one of {', '.join(registry)}")
+    return registry[name]
+
+
+def default_spec(task: str, system: str, optimiser: str | None = None) -> RunSpec:
+    """The run with all settings at their defaults; the optimiser is the system's own unless named."""
+    chosen = component("system", system)
+    return RunSpec(component("task", task)(), chosen(), component("optimiser", optimiser or chosen.optimiser)())
+
+
+def with_component(spec: RunSpec, kind: str, name: str) -> RunSpec:
+    """The same run with another task, system or optimiser, which keeps the settings that both have."""
+    old, new = getattr(spec, kind), component(kind, name)
+    if type(old) is new:
+        return spec
+    shared = {f.name for f in dataclasses.fields(new)} & {f.name for f in dataclasses.fields(old)}
+    defaults = type(old)()
+    changed = {n: getattr(old, n) for n in shared if getattr(old, n) != getattr(defaults, n)}
+    return dataclasses.replace(spec, **{kind: new(**changed)})
+
+
+def settings(spec: RunSpec) -> Iterator[tuple[str, Any]]:
+    """Every setting of a run by its own name, the parts' names apart."""
+    for part in dataclasses.fields(spec):
+        value = getattr(spec, part.name)
+        if dataclasses.is_dataclass(value):
+            for inner in dataclasses.fields(value):
+                yield inner.name, getattr(value, inner.name)
+        else:
+            yield part.name, value
+
+
+def replace_settings(spec: RunSpec, **changes: Any) -> RunSpec:
+    """The run with some settings changed, each named as in ``settings``."""
+    top: dict[str, Any] = {}
+    for part in dataclasses.fields(spec):
+        value = getattr(spec, part.name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            inner = {f.name: changes.pop(f.name) for f in dataclasses.fields(value) if f.name in changes}
+            if inner:
+                top[part.name] = dataclasses.replace(value, **inner)
+        elif part.name in changes:
+            top[part.name] = changes.pop(part.name)
+    if changes:
+        known = ", ".join(sorted(name for name, _ in settings(spec)))
+        raise SpecError(f"no setting {', '.join(sorted(changes))} in this run; it has {known}")
+    return dataclasses.replace(spec, **top)
+
+
+def spec_to_json(spec: RunSpec) -> dict[str, Any]:
+    """Plain dictionaries, lists, numbers and strings, with every field."""
+    result: dict[str, Any] = {}
+    for part in dataclasses.fields(spec):
+        value: Any = getattr(spec, part.name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(value).items()}
+            named = {"name": getattr(spec, part.name).name} if part.name in REGISTRIES else {}
+            result[part.name] = {**named, **fields}
+        else:
+            result[part.name] = value
+    return result
+
+
+def spec_from_json(data: Mapping[str, Any]) -> RunSpec:
+    """The spec that ``spec_to_json`` wrote; fields that are missing get their defaults."""
+    given = dict(data)
+    arguments: dict[str, Any] = {}
+    for part, registry in REGISTRIES.items():
+        content = dict(given.pop(part, None) or {})
+        if "name" not in content:
+            raise SpecError(f"the run has no {part}: give it as {{'name': ...}}, one of {', '.join(registry)}")
+        arguments[part] = _build(component(part, content.pop("name")), content, part)
+    for part, kind in (
+        ("schedule", Schedule),
+        ("curriculum", Curriculum),
+        ("budget", Budget),
+        ("evaluation", EvaluationPlan),
+    ):
+        arguments[part] = _build(cast(type[Any], kind), given.pop(part, {}), part)
+    return _build(RunSpec, {**given, **arguments}, "run")
+
+
+def canonical_json(data: Any) -> str:
+    """One text for one value: sorted keys, no spaces."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def spec_hash(spec: RunSpec) -> str:
+    """sha256 of the canonical JSON without ``paper_ref``."""
+    # There and back again, so that lr=1 and lr=1.0 are the same run.
+    written_out = spec_to_json(spec_from_json(spec_to_json(spec)))
+    content = {name: value for name, value in written_out.items() if name != "paper_ref"}
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+
+def _build(kind: type[T], content: Mapping[str, Any], where: str) -> T:
+    """A dataclass from plain values, checked against its annotations."""
+    hints = _hints(cast(Any, kind))
+    names = {f.name for f in dataclasses.fields(cast(Any, kind))}
+    unknown = sorted(set(content) - names)
+    if unknown:
+        raise SpecError(f"{where} has no setting {', '.join(unknown)}; it has {', '.join(sorted(names))}")
+    try:
+        return kind(**{name: _coerce(value, hints[name], f"{where}.{name}") for name, value in content.items()})
+    except SpecError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{where}: {error}") from error
+
+
+@functools.cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _coerce(value: Any, hint: Any, where: str) -> Any:
+    """``value`` as the annotation wants it: JSON has no tuples and writes 1.0 as 1 where it likes."""
+    origin, choices = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in choices:
+            return None
+        return _coerce(value, next(c for c in choices if c is not type(None)), where)
+    if origin is Literal:
+        if value not in choices:
+            raise SpecError(f"{where} must be one of {', '.join(map(str, choices))}, got {value!r}")
+        return value
+    if origin is tuple:
+        return tuple(_coerce(v, choices[0], where) for v in value)
+    if hint is float and type(value) is int:
+        return float(value)
+    if hint in (int, float, bool, str) and type(value) is not hint:
+        raise SpecError(f"{where} must be a value of type {hint.__name__}, got {value!r}")
+    return value

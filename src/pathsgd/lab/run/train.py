@@ -1,0 +1,188 @@
+"""Training: a spec in, a record out, and continuing bit for bit after any interruption.
+
+train(spec, directory) -> Record
+resume(directory) -> Record
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from pathsgd.lab.errors import RunError
+from pathsgd.lab.files import write_text
+from pathsgd.lab.run import checkpoint
+from pathsgd.lab.run.clock import Interrupted
+from pathsgd.lab.run.directory import RunDirectory
+from pathsgd.lab.run.listeners import Listener
+from pathsgd.lab.run.provenance import commit, machine, versions
+from pathsgd.lab.run.record import Record, write_record
+from pathsgd.lab.run.spec import RunSpec, spec_hash, spec_to_json
+from pathsgd.lab.run.trainer import Trainer
+
+
+class Stopped(Exception):
+    """The run was interrupted and its state saved."""
+
+    def __init__(self, directory: Path | None, step: int) -> None:
+        self.directory, self.step = directory, step
+        super().__init__(f"stopped at step {step}")
+
+
+@contextlib.contextmanager
+def numerics(threads: int) -> Iterator[None]:
+    """The process-wide settings of a run; put back afterwards, except that denormals then count again."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    # Vanishing gradients turn into denormal numbers, which take a hundred times as long to multiply.
+    torch.set_flush_denormal(True)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(before)
+        torch.set_flush_denormal(False)
+
+
+def train(
+    spec: RunSpec,
+    directory: Path | None = None,
+    *,
+    resume: bool = False,
+    data_dir: Path | str | None = None,
+    listeners: Sequence[Listener] = (),
+    checkpoint_seconds: float = 30.0,
+    summary: Path | None = None,
+) -> Record:
+    """Train as ``spec`` says and return the record; with a directory, also write it and checkpoints there.
+
+    resume: continue the run in ``directory`` if one was begun, and return its record if it has ended.
+    summary: where the record goes; None: summary.json in the directory.
+    Raises ``Stopped`` after Ctrl-C or SIGTERM, when the state is saved.
+    """
+    if directory is None:
+        with numerics(spec.threads):
+            return _run(_prepare(spec, data_dir), None, listeners, checkpoint_seconds)
+    run = RunDirectory(directory, summary)
+    with run.locked(), numerics(spec.threads):
+        if resume and (record := run.finished(spec)) is not None:
+            return record
+        if run.begun and not resume:
+            raise RunError(f"{directory} has a run already: continue it with --resume, or start anew with --restart")
+        if run.begun and spec_hash(run.read_spec()) != spec_hash(spec):
+            raise RunError(f"{directory} has a run with other settings: choose another directory")
+        trainer = _prepare(spec, data_dir)
+        _begin_or_continue(trainer, run)
+        record = _run(trainer, run, listeners, checkpoint_seconds)
+        write_record(record, run.summary)
+        run.status.unlink(missing_ok=True)
+        return record
+
+
+def resume(
+    directory: Path,
+    *,
+    data_dir: Path | str | None = None,
+    listeners: Sequence[Listener] = (),
+    checkpoint_seconds: float = 30.0,
+) -> Record:
+    """Continue the run in ``directory``."""
+    spec = RunDirectory(directory).read_spec()
+    return train(
+        spec,
+        directory,
+        resume=True,
+        data_dir=data_dir,
+        listeners=listeners,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+
+
+def _prepare(spec: RunSpec, data_dir: Path | str | None) -> Trainer:
+    torch.manual_seed(spec.seed)
+    data = spec.task.prepare(data_dir)
+    try:
+        return Trainer(spec, data)
+    except ValueError as error:  # settings that do not go with the data, such as a batch larger than the training set
+        raise RunError(str(error)) from error
+
+
+def _begin_or_continue(trainer: Trainer, run: RunDirectory) -> None:
+    """Load the newest checkpoint, if there is one, and open the log."""
+    state = checkpoint.load_newest(run.path) if run.begun else None
+    write_text(run.spec_file, json.dumps(spec_to_json(trainer.spec), indent=2) + "\n")
+    if state is not None:
+        trainer.load_state_dict(state)
+        run.log.rewind(trainer.step)
+        run.log.add("resume", step=trainer.step)
+        return
+    run.log.rewind(-1)
+    spec = trainer.spec
+    run.log.add(
+        "start",
+        hash=spec_hash(spec),
+        spec=spec_to_json(spec),
+        seed=spec.seed,
+        time=trainer.started,
+        machine=machine(spec.threads),
+        versions=versions(),
+        commit=commit(),
+    )
+
+
+def _run(
+    trainer: Trainer, run: RunDirectory | None, listeners: Sequence[Listener], checkpoint_seconds: float
+) -> Record:
+    """The loop: train, evaluate, save, until the run has ended or is interrupted."""
+    interrupted = Interrupted()
+    with contextlib.ExitStack() as stack:
+        for listener in listeners:
+            stack.enter_context(listener)
+            listener.on_start(trainer.step)
+        stack.enter_context(interrupted.watching())
+        saved = time.monotonic()
+        while (outcome := trainer.ended()) is None:
+            if interrupted.requested:
+                if run is not None:
+                    _save(trainer, run)
+                    run.log.add("stopped", step=trainer.step)
+                raise Stopped(run.path if run is not None else None, trainer.step)
+            promotions = len(trainer.promotions)
+            trainer.advance(interrupted)
+            if run is not None and len(trainer.promotions) > promotions:
+                run.log.add("promotion", **vars(trainer.promotions[-1]))
+            if trainer.evaluation_due():
+                _evaluate(trainer, run, listeners)
+            status = trainer.status()
+            for listener in listeners:
+                listener.on_status(status)
+            if run is not None and time.monotonic() - saved >= checkpoint_seconds:
+                _save(trainer, run)
+                saved = time.monotonic()
+        if outcome in ("finished", "timeout") and not (trainer.curve and trainer.curve[-1].step == trainer.step):
+            _evaluate(trainer, run, listeners)
+        record = trainer.record(outcome)
+        if run is not None:
+            _save(trainer, run)
+            run.log.add("end", step=record.steps, outcome=record.outcome, metrics=record.metrics, detail=record.detail)
+        for listener in listeners:
+            listener.on_end(record)
+    return record
+
+
+def _evaluate(trainer: Trainer, run: RunDirectory | None, listeners: Sequence[Listener]) -> None:
+    point = trainer.evaluate()
+    if run is not None:
+        run.log.add("evaluation", **vars(point))
+    for listener in listeners:
+        listener.on_point(point)
+
+
+def _save(trainer: Trainer, run: RunDirectory) -> None:
+    with trainer.clock.measuring("checkpoint"):
+        checkpoint.save(run.path, trainer.step, trainer.state_dict())

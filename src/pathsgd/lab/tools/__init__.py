@@ -1,0 +1,1 @@
+"""What is done with one model: written as ONNX (``export``), looked at (``inspection``)."""

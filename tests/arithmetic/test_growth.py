@@ -1,0 +1,232 @@
+"""The growth rate of ReLU recurrences, against every pattern of active units on small maps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pathsgd.arithmetic import growth
+from pathsgd.arithmetic.growth import Directions, Map
+
+
+def plain(weight: torch.Tensor, **more) -> Map:
+    return Map(weight, torch.ones(len(weight), dtype=weight.dtype), **more)
+
+
+def random_weight(hidden: int, seed: int, size: float = 1.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return size * torch.randn(hidden, hidden, generator=generator, dtype=torch.float64) / math.sqrt(hidden)
+
+
+# ---- an oracle without torch: directions that come back after up to `period` steps, from every pattern ---------------
+
+
+def returning_rates(W: np.ndarray, period: int) -> list[float]:
+    """Growth rates of all directions that return after `period` steps of h -> relu(W h), whatever units are active."""
+    H = len(W)
+    patterns = [np.array(p) for p in itertools.product([0.0, 1.0], repeat=H)]
+    found = []
+    for sequence in itertools.product(patterns, repeat=period):
+        product = np.eye(H)
+        for active in sequence:
+            product = (active[:, None] * W) @ product
+        values, vectors = np.linalg.eig(product)
+        for value, vector in zip(values, vectors.T):
+            if abs(value.imag) > 1e-12 or value.real <= 1e-12:
+                continue
+            ray = vector.real * np.sign(vector.real.sum())
+            h = ray
+            for active in sequence:  # is this the pattern that the ReLU itself would choose?
+                h = W @ h
+                if ((h > 1e-12) != (active > 0)).any():
+                    break
+                h = np.maximum(h, 0)
+            else:
+                if (ray > -1e-12).all():
+                    found.append(value.real ** (1 / period))
+    return found
+
+
+def attracted_rate(W: np.ndarray, leak: float = 1.0, starts: int = 200, steps: int = 2000, window: int = 600) -> float:
+    """The largest growth rate that plain simulation finds from random states."""
+    random = np.random.default_rng(0)
+    h = random.uniform(0, 1, (starts, len(W))) * (random.uniform(0, 1, (starts, len(W))) < 0.6)
+    logs = np.zeros(starts)
+    for i in range(steps):
+        h = (1 - leak) * h + leak * np.maximum(h @ W.T, 0)
+        size = h.sum(1)
+        h = np.divide(h, size[:, None], out=np.zeros_like(h), where=size[:, None] > 0)
+        if i >= steps - window:
+            with np.errstate(divide="ignore"):
+                logs += np.log(size)
+    return float(np.exp(logs / window).max())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_estimate_is_what_simulation_finds_and_the_rate_of_some_pattern(seed):
+    W = random_weight(4, seed, 1.5)
+    estimate = float(growth.strongest(plain(W), iterations=600)[0])
+    assert estimate == pytest.approx(attracted_rate(W.numpy()), rel=1e-3, abs=1e-9)
+    rates = [rate for period in (1, 2) for rate in returning_rates(W.numpy(), period)]
+    if estimate > 1e-6:
+        assert min(abs(rate - estimate) for rate in rates) < 2e-3 * estimate, (estimate, rates)
+    assert float(growth.upper_bound(plain(W))) >= max([*rates, estimate]) * (1 - 1e-9)
+
+
+def test_estimate_converges_as_iterations_grow():
+    W = random_weight(12, 3, 0.3) + torch.eye(12, dtype=torch.float64)
+    exact = attracted_rate(W.numpy(), steps=20_000, window=200)
+    errors = [abs(float(growth.strongest(plain(W), iterations=n)[0]) - exact) for n in (10, 40, 160, 640)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 1e-9 < errors[0]
+
+
+def test_upper_bound_falls_to_the_perron_root():
+    W = random_weight(9, 5)
+    root = float(torch.linalg.eigvals(W.clamp(min=0)).abs().max())
+    bounds = [float(growth.upper_bound(plain(W), n)) for n in (1, 5, 25, 125, 625)]
+    assert bounds == sorted(bounds, reverse=True)
+    assert root * (1 - 1e-12) <= bounds[-1] == pytest.approx(root, rel=1e-9)
+
+
+def test_upper_bound_of_a_cycle_and_of_separate_blocks():
+    cycle = 1.5 * torch.eye(5, dtype=torch.float64).roll(1, 0)
+    blocks = torch.tensor([[0.5, 3.0, 0.0], [0.0, 0.9, 0.0], [0.0, 0.0, 0.2]], dtype=torch.float64)
+    assert float(growth.upper_bound(plain(cycle))) == pytest.approx(1.5)
+    assert float(growth.upper_bound(plain(blocks), 3000)) == pytest.approx(0.9, rel=1e-3)
+
+
+# ---- the bound -------------------------------------------------------------------------------------------------------
+
+JORDAN = 1.3 * torch.eye(4, dtype=torch.float64) + torch.diag(torch.ones(3, dtype=torch.float64), 1)
+TURN = torch.tensor([[0.76, -0.64, 0.1], [0.64, 0.76, 0.1], [0.3, 0.2, 0.9]], dtype=torch.float64)
+SOME_DEAD = random_weight(10, 1, 2.0) * (torch.arange(10) != 3)[:, None] * (torch.arange(10) != 5)
+ABOVE = {
+    "one unit": torch.tensor([[3.0]], dtype=torch.float64),
+    "every direction": 2 * torch.eye(8, dtype=torch.float64),
+    "a cycle whose supports move on": 1.5 * torch.eye(5, dtype=torch.float64).roll(1, 0),
+    "a defective pair": JORDAN,
+    "a complex pair": 1.4 * TURN,
+    "dead units": SOME_DEAD,
+    "identity and a coherent change": torch.eye(60, dtype=torch.float64) + 0.01 + random_weight(60, 2, 0.1),
+    "dense": random_weight(40, 4, 2.0),
+    "far above": random_weight(40, 4, 6.0),
+    "two separate directions": torch.block_diag(*[torch.full((4, 4), 0.5, dtype=torch.float64)] * 2),
+}
+
+
+@pytest.mark.parametrize("name", ABOVE)
+@pytest.mark.parametrize("leak", [1.0, 0.25])
+def test_a_map_seen_for_the_first_time_is_brought_below_the_cap(name, leak):
+    f = plain(ABOVE[name].clone(), keep=1 - leak, gain=leak)
+    cap = 1.02
+    before = float(growth.settle_(f, cap))
+    assert before > cap
+    assert bool(f.weight.isfinite().all())
+    assert attracted_rate(f.weight.numpy(), leak) < cap * 1.01
+
+
+@pytest.mark.parametrize("name", ABOVE)
+def test_calls_one_after_another_bring_a_map_below_the_cap(name):
+    f = plain(ABOVE[name].clone())
+    directions = Directions.new(f)
+    for _ in range(400):
+        growth.bound_(f, directions, 1.05)
+    assert bool(f.weight.isfinite().all())
+    assert attracted_rate(f.weight.numpy()) < 1.05 * 1.01
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [torch.zeros(5, 5), torch.zeros(1, 1), -torch.ones(4, 4), 0.9 * torch.eye(6), torch.full((3, 3), torch.nan)],
+    ids=["zero", "one zero", "negative", "below the cap", "not a number"],
+)
+def test_what_does_not_grow_is_left_as_it_is(weight):
+    f = plain(weight.double().clone())
+    directions = Directions.new(f)
+    for _ in range(20):
+        assert not float(growth.bound_(f, directions, 1.05)) > 1.05
+    assert not float(growth.settle_(f, 1.05)) > 1.05
+    assert torch.equal(f.weight.nan_to_num(7.0), weight.double().nan_to_num(7.0))
+
+
+def test_one_direction_goes_to_the_cap_and_the_other_eigenvalues_stay():
+    vectors = torch.linalg.qr(random_weight(5, 8))[0]
+    vectors[:, 0] = torch.arange(1, 6) / 5  # the direction that grows is positive
+    values = torch.tensor([1.2, 0.9, -0.5, 0.3, 0.1], dtype=torch.float64)
+    f = plain(vectors @ torch.diag(values) @ torch.linalg.inv(vectors))
+    growth.settle_(f, 1.05)
+    after = torch.linalg.eigvals(f.weight).real.sort(descending=True).values
+    assert torch.allclose(after, torch.tensor([1.05, 0.9, 0.3, 0.1, -0.5], dtype=torch.float64), atol=1e-6)
+
+
+def test_many_units():
+    generator = torch.Generator().manual_seed(0)
+    f = plain(2 * torch.randn(2048, 2048, generator=generator) / math.sqrt(2048))
+    directions = Directions.new(f)
+    rates = [float(growth.bound_(f, directions, 1.05)) for _ in range(12)]
+    assert rates[:4] == [0.0] * 4  # not ripe
+    assert rates[4] > 1.3 > rates[-1]
+    assert bool(f.weight.isfinite().all())
+
+
+# ---- rescaling -------------------------------------------------------------------------------------------------------
+
+
+def pushed_and_bounded(weight, scale, factors, noise, calls, cap=1.02):
+    """A matrix that is pushed about, bounded after every push; `factors` is the rescaling of the units."""
+    generator = torch.Generator().manual_seed(5)
+    f = Map(weight * factors[:, None] / factors, scale * factors)
+    directions = Directions.new(f)
+    rates = []
+    for _ in range(calls):
+        push = 0.002 + noise * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+        f.weight.add_(push.to(weight) * factors[:, None] / factors)
+        rates.append(float(growth.bound_(f, directions, cap)))
+    return f.weight / factors[:, None] * factors, rates
+
+
+def twins(hidden, seed, dtype, factors, noise, calls):
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.eye(hidden, dtype=dtype)
+    scale = (0.5 + torch.rand(hidden, generator=generator, dtype=torch.float64)).to(dtype)
+    one = pushed_and_bounded(weight, scale, torch.ones_like(scale), noise, calls)
+    two = pushed_and_bounded(weight, scale, factors.to(dtype), noise, calls)
+    assert max(one[1]) > 1.02  # else nothing was bounded
+    return one, two
+
+
+@settings(max_examples=10, deadline=None)
+@given(hidden=st.integers(2, 30), seed=st.integers(0, 99), dtype=st.sampled_from([torch.float32, torch.float64]))
+def test_the_bound_commutes_with_rescaling_by_powers_of_two_to_the_last_bit(hidden, seed, dtype):
+    factors = 2.0 ** torch.randint(-7, 8, (hidden,), generator=torch.Generator().manual_seed(seed))
+    (one, rates), (two, others) = twins(hidden, seed, dtype, factors, noise=0.01, calls=30)
+    assert rates == others
+    assert torch.equal(one, two)
+
+
+@settings(max_examples=10, deadline=None)
+@given(hidden=st.integers(2, 30), seed=st.integers(0, 99))
+def test_the_bound_commutes_with_rescaling(hidden, seed):
+    draw = torch.rand(hidden, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    # A step that makes two directions grow alike may take them in another order; the push lets one grow most.
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-3)):
+        (one, rates), (two, others) = twins(hidden, seed, dtype, 10 ** (4 * draw - 2), noise=0.0005, calls=25)
+        assert rates == pytest.approx(others, rel=tolerance)
+        assert torch.allclose(one, two, atol=tolerance, rtol=tolerance)
+
+
+def test_scale_comes_from_the_whitening_and_follows_units():
+    whitening = torch.rand(7, 7, dtype=torch.float64) + 0.1
+    factors = torch.logspace(-2, 2, 7, dtype=torch.float64)
+    scale = growth.scale_of(whitening)
+    other = growth.scale_of(whitening * factors[:, None] / factors)
+    ratio = other / scale / factors
+    assert torch.allclose(ratio, ratio[0].expand(7), rtol=1e-12)
+    assert torch.equal(growth.scale_of(torch.zeros(3, 3)), torch.ones(3))

@@ -36,6 +36,7 @@ COMMANDS: dict[str, Command] = {
     "sweep": Command("sweep", "train a grid of runs in parallel, each once"),
     "reproduce": Command("reproduce", "run a table or figure of the paper at paper, laptop or smoke scale"),
     "report": Command("report", "make a page with tables and figures from records"),
+    "tables": Command("tables", "write the tables of Markdown pages anew, from records"),
     "inspect": Command("inspect", "show operations, gamma^2, kappa and balance of a model of your own"),
     "export": Command("export", "write a trained model as ONNX, checked, with size and latency beside an LSTM"),
     "data": Command("data", "list, fetch or check the data sets"),

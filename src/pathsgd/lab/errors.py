@@ -29,3 +29,7 @@ class CheckpointError(LabError, RuntimeError):
 
 class DataError(LabError, RuntimeError):
     """Data that is missing, damaged or not to be had."""
+
+
+class PageError(LabError, ValueError):
+    """A page that names a table which does not exist."""

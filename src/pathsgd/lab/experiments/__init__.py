@@ -10,13 +10,15 @@ from pathsgd.lab.experiments.adding import ADDING
 from pathsgd.lab.experiments.base import Experiment, Scale
 from pathsgd.lab.experiments.cost import COST
 from pathsgd.lab.experiments.kappa_ratios import KAPPA_RATIOS
+from pathsgd.lab.experiments.paper_rule import PAPER_RULE
 from pathsgd.lab.experiments.ptb_char import PTB_CHAR
 from pathsgd.lab.experiments.ptb_word import PTB_WORD
 from pathsgd.lab.experiments.smnist import SMNIST
 from pathsgd.lab.experiments.text8 import TEXT8
 
 EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment for experiment in (KAPPA_RATIOS, PTB_WORD, ADDING, SMNIST, PTB_CHAR, TEXT8, COST)
+    experiment.name: experiment
+    for experiment in (KAPPA_RATIOS, PTB_WORD, PAPER_RULE, ADDING, SMNIST, PTB_CHAR, TEXT8, COST)
 }
 
 __all__ = ["EXPERIMENTS", "Experiment", "Scale"]

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from pathsgd.lab.experiments import EXPERIMENTS
+from pathsgd.lab.experiments.every_cell import every_cell_section
 from pathsgd.lab.report.model import Section
 from pathsgd.lab.report.sweeps import sweep_section
 from pathsgd.lab.sweep.results import ResultsFolder
@@ -19,8 +20,8 @@ INTRODUCTION = (
 
 
 def sections(results: Path) -> list[Section]:
-    """One section per experiment, with or without records; one for each at paper scale and each sweep that has any."""
-    found = []
+    """Every cell; one section per experiment, with or without records; one for each at paper scale, and each sweep."""
+    found = [every_cell_section(results)]
     for name, experiment in EXPERIMENTS.items():
         found.append(experiment.section(ResultsFolder(results / name, experiment.read).filed()))
         at_paper_scale = ResultsFolder(results / f"{name}-paper", experiment.read).filed()

@@ -39,12 +39,13 @@ def score(record: Record) -> float:
 def best_group(records: Sequence[Record]) -> list[Record]:
     """The group over seeds with the best mean validation, among those with the most seeds.
 
-    A rate that was tried on one seed only does not compete with one that was tried on five.
+    A rate that was tried on one seed only does not compete with one that was tried on five.  Where every run diverged,
+    the group that lasted longest.
     """
     candidates = list(groups(records).values())
     most = max(map(len, candidates))
     full = [group for group in candidates if len(group) == most]
-    return min(full, key=lambda group: statistics.fmean(map(score, group)))
+    return min(full, key=lambda group: (statistics.fmean(map(score, group)), -sum(record.steps for record in group)))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,56 @@
+"""``pathsgd tables [PAGES]``: write the tables of Markdown pages anew, from records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from pathsgd.lab import flags
+from pathsgd.lab.errors import UsageError
+from pathsgd.lab.experiments.pages import page_tables
+from pathsgd.lab.files import write_text
+from pathsgd.lab.report.markdown import filled
+
+
+@dataclass(frozen=True)
+class TablesOptions:
+    """Write the tables of Markdown pages anew, from records alone.
+
+    A page marks a table by the lines `<!-- table NAME -->` and `<!-- end of table -->`.
+    """
+
+    pages: tyro.conf.Positional[tuple[Path, ...]] = (Path("README.md"), Path("docs"))
+    """Pages, or directories of them."""
+    results: Path = Path("results")
+    """Directory with a folder of records per experiment."""
+    check: bool = False
+    """Write nothing; leave with exit code 1 if a page is not up to date."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, then write or check every page."""
+    options = flags.parse(TablesOptions, arguments, "pathsgd tables")
+    tables, stale = page_tables(options.results), 0
+    for page in pages_in(options.pages):
+        text = page.read_text("utf-8")
+        renewed = filled(text, tables)
+        if renewed == text:
+            continue
+        stale += 1
+        if not options.check:
+            write_text(page, renewed)
+        print(f"{page}: {'not up to date' if options.check else 'written'}")
+    return 1 if options.check and stale else 0
+
+
+def pages_in(paths: Sequence[Path]) -> list[Path]:
+    """The pages themselves, in the order of their names within a directory."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"{path} not found: give Markdown pages, or directories of them")
+        found += sorted(path.glob("*.md")) if path.is_dir() else [path]
+    return found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pathsgd.lab.experiments import EXPERIMENTS
 from pathsgd.lab.experiments.every_cell import every_cell
-from pathsgd.lab.experiments.paper_rule import end_table, is_map, map_tables
+from pathsgd.lab.experiments.paper_rule import constants_table, end_table, is_map, map_tables
 from pathsgd.lab.report.markdown import markdown
 from pathsgd.lab.report.model import TableData
 from pathsgd.lab.sweep.results import Filed, ResultsFolder
@@ -24,6 +24,7 @@ def page_tables(results: Path) -> dict[str, Callable[[], str]]:
         "every-command": lambda: titled(every_cell(results), without=("units, of the paper's", "steps", "seeds")),
         "paper-rule-to-the-end": lambda: markdown(end_table(filed("paper-rule"))),
         "paper-rule-map": lambda: titled(map_tables([f.record for f in filed("paper-rule") if is_map(f.record.spec)])),
+        "paper-rule-constants": lambda: markdown(constants_table()),
         "kappa-ratios": lambda: titled(EXPERIMENTS["kappa-ratios"].section(filed("kappa-ratios")).tables),
     }
 

@@ -26,6 +26,7 @@ from pathsgd.lab.report.select import groups
 from pathsgd.lab.report.tables import ComparisonRow, curves, sources
 from pathsgd.lab.run.record import Record
 from pathsgd.lab.run.spec import RunSpec, settings
+from pathsgd.lab.run.trainer import Trainer
 from pathsgd.lab.sweep.cells import RunCell
 from pathsgd.lab.sweep.results import Filed
 
@@ -225,6 +226,27 @@ def map_entry(record: Record | None) -> Entry:
         return Entry("×", (record.hash,))
     learnt = record.valid < LEARNS * record.spec.task.chance
     return Entry(f"{record.valid:.2g}" if learnt else "–", (record.hash,))
+
+
+# -- the constant -----------------------------------------------------------------------------------------------------
+
+
+def constant(spec: RunSpec) -> float:
+    """|grad| / |grad / kappa| at the first step of a run: SGD's unit in the paper's."""
+    trainer = Trainer(spec, spec.task.prepare(None))
+    trainer.stepper.step(trainer.stream.next(), None)
+    return float(trainer.stepper.optimiser.param_groups[0]["constant"])
+
+
+def constants_table() -> TableData:
+    """The constant of every reading at the paper's start, measured anew; no record is needed for one step."""
+    lines = []
+    for reading in READINGS:
+        base = run("adding", "rnn_path", "path-sgd-paper", **reading)
+        found = [constant(spec) for spec in over(base, length=LENGTHS)]
+        lines.append((Entry(reading_words(dict(settings(base)))), *(Entry(f"{value:.1e}") for value in found)))
+    columns = ("reading", *(f"T = {length}" for length in LENGTHS))
+    return TableData("SGD's rate 1 is this rate of grad / κ, at the paper's start (first seed)", columns, tuple(lines))
 
 
 PAPER_RULE = Experiment(

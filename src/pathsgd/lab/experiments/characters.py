@@ -15,13 +15,20 @@ from pathsgd.lab.report.model import Entry, Section, TableData
 from pathsgd.lab.report.select import best_group, spread
 from pathsgd.lab.report.tables import ComparisonRow, Style, comparison, curves, share_of_gap, sources
 from pathsgd.lab.run.record import Record
-from pathsgd.lab.run.spec import RunSpec
+from pathsgd.lab.run.spec import RunSpec, settings
 from pathsgd.lab.sweep.cells import RunCell
 from pathsgd.lab.sweep.results import Filed
 
 TEXT_GROWTH = (("step_growth", 10.0),)
 """Nets for text start far from the edge of explosion, where the default bound on growth only slows them
 (docs/step-control.md has the figures)."""
+
+TO_THE_LETTER = (("clip", 0.0), ("refresh_every", 1), ("beta2", 0.999))
+"""The paper's Path-Adam as printed: Adam with its usual beta2 on grad / kappa, kappa at every step, no bound."""
+CLIPPED = (("clip", 1.0), ("refresh_every", 10), ("beta2", 0.99))
+"""The same idea with what PathAdam has: a bound on the dual norm, kappa every tenth step, a shorter memory."""
+PAPER_RATES = (1e-3, 5e-4, 1e-4)
+"""The paper's grid on text."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,13 @@ class CharacterRow:
     paper: float | None
     gated: bool = False
     settings: tuple[tuple[str, Any], ...] = ()
+    told_by: tuple[tuple[str, Any], ...] = ()
+    """Settings that tell this row from others of the same system and optimiser."""
+
+    def wanted(self, spec: RunSpec) -> bool:
+        """Whether a run belongs to this row."""
+        known = dict(settings(spec))
+        return uses(self.system, self.optimiser)(spec) and all(known[name] == value for name, value in self.told_by)
 
 
 @dataclass(frozen=True)
@@ -58,9 +72,15 @@ class CharacterTable:
         specs = []
         for row in self.rows:
             hidden = special["gated_hidden"] if row.gated else special["hidden"]
-            settings = {**size, "hidden": hidden, **special["grid"], "decay": "linear", **dict(row.settings)}
+            changes = {
+                **size,
+                "hidden": hidden,
+                **special["grid"],
+                "decay": "linear",
+                **dict(row.settings + row.told_by),
+            }
             rates = row.rates if scale != "smoke" else row.rates[:2]
-            specs += over(run(self.task, row.system, row.optimiser, **settings), lr=rates)
+            specs += over(run(self.task, row.system, row.optimiser, **changes), lr=rates)
         return specs
 
     def first_stage(self, scale: Scale, records: Sequence[Record]) -> list[RunCell]:
@@ -83,7 +103,7 @@ class CharacterTable:
 
     def table_rows(self) -> list[ComparisonRow]:
         """Rows for a comparison."""
-        return [ComparisonRow(row.label, row.paper, uses(row.system, row.optimiser)) for row in self.rows]
+        return [ComparisonRow(row.label, row.paper, row.wanted) for row in self.rows]
 
     def section(self, filed: Sequence[Filed]) -> Section:
         """Test BPC, the share of the gap that is closed, and curves; one set for each number of units."""

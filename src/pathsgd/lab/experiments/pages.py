@@ -1,8 +1,16 @@
-"""The tables in the pages of docs/ that are made from records, by name; `pathsgd tables` writes them."""
+"""The tables that pages can show, by name; `pathsgd tables` writes them into the pages from records.
+
+every-cell, every-command        every cell of the paper, with sizes or with commands
+paper-rule-to-the-end, -map      the paper's own rule
+paper-rule-constants             measured anew, without records
+NAME                             the tables of an experiment
+runs-FOLDER                      every method in a folder of results
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from pathsgd.lab.experiments import EXPERIMENTS
@@ -10,25 +18,42 @@ from pathsgd.lab.experiments.every_cell import every_cell
 from pathsgd.lab.experiments.paper_rule import constants_table, end_table, is_map, map_tables
 from pathsgd.lab.report.markdown import markdown
 from pathsgd.lab.report.model import TableData
+from pathsgd.lab.report.sweeps import method_table
 from pathsgd.lab.sweep.results import Filed, ResultsFolder
+
+NOT_ON_A_PAGE = ("command", "seconds", "seconds of one core", "ms per step", "library against reference")
 
 
 def page_tables(results: Path) -> dict[str, Callable[[], str]]:
-    """Every table that a page can name."""
-
-    def filed(name: str) -> list[Filed]:
-        return ResultsFolder(results / name, EXPERIMENTS[name].read).filed()
-
-    return {
+    """Every table that a page can name, to be made when it is asked for."""
+    found: dict[str, Callable[[], str]] = {
         "every-cell": lambda: titled(every_cell(results), without=("command",)),
         "every-command": lambda: titled(every_cell(results), without=("units, of the paper's", "steps", "seeds")),
-        "paper-rule-to-the-end": lambda: markdown(end_table(filed("paper-rule"))),
-        "paper-rule-map": lambda: titled(map_tables([f.record for f in filed("paper-rule") if is_map(f.record.spec)])),
+        "paper-rule-to-the-end": lambda: markdown(end_table(_filed(results, "paper-rule"))),
+        "paper-rule-map": lambda: _map(_filed(results, "paper-rule")),
         "paper-rule-constants": lambda: markdown(constants_table()),
-        "kappa-ratios": lambda: titled(EXPERIMENTS["kappa-ratios"].section(filed("kappa-ratios")).tables),
     }
+    found |= {name: partial(_experiment, results, name) for name in EXPERIMENTS}
+    folders = [path.name for path in results.glob("*/") if path.name not in ("kappa-ratios", "cost")]
+    return found | {f"runs-{folder}": partial(_runs, results, folder) for folder in folders}
 
 
-def titled(tables: list[TableData] | tuple[TableData, ...], without: tuple[str, ...] = ()) -> str:
+def titled(tables: Sequence[TableData], without: Sequence[str] = NOT_ON_A_PAGE) -> str:
     """Some tables one below the other, each under its title."""
     return "\n".join(f"**{table.title}**\n\n{markdown(table, without)}" for table in tables)
+
+
+def _filed(results: Path, name: str) -> list[Filed]:
+    return ResultsFolder(results / name, EXPERIMENTS[name].read).filed()
+
+
+def _map(filed: Sequence[Filed]) -> str:
+    return titled(map_tables([f.record for f in filed if is_map(f.record.spec)]))
+
+
+def _experiment(results: Path, name: str) -> str:
+    return titled(EXPERIMENTS[name].section(_filed(results, name)).tables)
+
+
+def _runs(results: Path, folder: str) -> str:
+    return markdown(method_table(ResultsFolder(results / folder).filed()), NOT_ON_A_PAGE)

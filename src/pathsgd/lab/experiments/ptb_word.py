@@ -96,10 +96,27 @@ def section(filed: Sequence[Filed]) -> Section:
         "Word-level language model, with and without the second term",
         "A plain ReLU net with 200 units on the Penn Treebank. Each method at the learning rate that was best on the "
         "validation text after a short run, and at the next lower one; the better of the two counts.",
-        tables=(comparison("Test perplexity", rows(), final, Style(1)), ratio_table(final)),
+        tables=(
+            comparison("Test perplexity, at the best validation", rows(), final, Style(1)),
+            curve_table(final),
+            ratio_table(final),
+        ),
         figures=figures,
         sources=sources(filed),
     )
+
+
+def curve_table(filed: Sequence[Filed]) -> TableData:
+    """The test curve in numbers: what a run has at the end is not always its best."""
+    chosen = {row.label: [f.record for f in filed if row.wanted(f.record.spec)] for row in rows()}
+    shown = {label: best_group(records)[0] for label, records in chosen.items() if records}
+    epochs = sorted({round(point.epoch, 2) for record in shown.values() for point in record.curve})
+    lines = []
+    for label, record in shown.items():
+        by_epoch = {round(point.epoch, 2): f"{point.metrics['test']:.0f}" for point in record.curve}
+        lines.append((Entry(label), *(Entry(by_epoch.get(epoch, "—"), (record.hash,)) for epoch in epochs)))
+    columns = ("system", *(f"epoch {epoch:g}" for epoch in epochs))
+    return TableData("Test perplexity in the course of the run (first seed)", columns, tuple(lines))
 
 
 def ratio_figure(filed: Sequence[Filed]) -> FigureData:

@@ -30,8 +30,14 @@ SYSTEMS: tuple[tuple[str, str, str, dict[str, Any], tuple[float, ...], float | N
     ("RNN-Path, paper's Path-Adam", "rnn_path", "path-adam-paper", START, (3e-4, 1e-4), 3.1),
 )
 GATED: tuple[tuple[str, str, str, dict[str, Any], tuple[float, ...], float | None], ...] = (
-    ("LSTM", "lstm", "adam", {}, (1e-3,), 1.8),
+    ("LSTM", "lstm", "adam", {"batch_size": 32}, (1e-3,), 1.8),
+    ("uRNN", "urnn", "rmsprop", {"batch_size": 32, "hidden": 512}, (1e-3,), 4.9),
 )
+"""As many steps of as many images as the plain nets' short runs have."""
+LETTER: dict[str, Any] = {"batch_size": 16, "decay": "constant"}
+"""The paper's protocol: its start, its rates, a constant rate."""
+RULE: dict[str, Any] = {**LETTER, "initial_state": True, "clip": 0.03}
+FAIR_RATES = (2.5e-4, 1e-4)
 LONG_LABELS = {"path-adam": "RNN-Path, PathAdam, for longer", "adam": "IRNN, Adam, for longer"}
 SIZES: dict[Scale, dict[str, Any]] = {
     "paper": {"grid": {"epochs": 5.0}, "final": {"epochs": 200.0}, "gated": {"epochs": 200.0}, "seeds": 3,
@@ -87,6 +93,25 @@ def long_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
     return cells(longer, PAPER_REF)
 
 
+def letter_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
+    """The paper's own protocol: IRNN with SGD and RNN-Path with the paper's rule, over its grid of rates."""
+    size = {k: v for k, v in SIZES[scale].items() if k not in ("grid", "final", "gated", "seeds", "long")}
+    small = {"batch_size": 5} if scale == "smoke" else {}
+    base = {**size, **SIZES[scale]["final"]}
+    control = run("smnist", "irnn", "sgd", **{**base, **LETTER, **small})
+    rule = run("smnist", "rnn_path", "path-sgd-paper", **{**base, **RULE, **small})
+    return cells([*over(control, lr=(1e-2, 1e-3, 1e-4)), *over(rule, lr=(1.0, 1e-1, 1e-2))], PAPER_REF)
+
+
+def fair_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
+    """RNN-Path and its nearest rival for as long, at the same two rates, on as many seeds."""
+    by_optimiser = {spec.optimiser.name: spec for spec in _specs(scale, SYSTEMS, "grid")}
+    epochs = SIZES[scale]["long"]["adam"][0][0]
+    longer = [replace_settings(by_optimiser[name], steps=None, epochs=epochs) for name in LONG_LABELS]
+    specs = [spec for one in longer for spec in over(one, lr=FAIR_RATES)]
+    return cells(seed_by_seed(specs, range(SIZES[scale]["seeds"])), PAPER_REF)
+
+
 def rows() -> list[ComparisonRow]:
     """The paper's rows, and the long runs'."""
     known = [
@@ -94,8 +119,10 @@ def rows() -> list[ComparisonRow]:
         for label, system, optimiser, _, _, paper in (*SYSTEMS, *GATED)
     ]
     papers = {optimiser: paper for _, _, optimiser, _, _, paper in SYSTEMS}
+    letter = ComparisonRow("RNN-Path, the paper's rule", 3.1, uses("rnn_path", "path-sgd-paper"))
     return [
         *known,
+        letter,
         *(ComparisonRow(label, papers[name], _long(uses(optimiser=name))) for name, label in LONG_LABELS.items()),
     ]
 
@@ -130,7 +157,7 @@ SMNIST = Experiment(
     title="Sequential MNIST",
     paper_ref=PAPER_REF,
     duration={"paper": "some days on two cores", "laptop": "four hours on two cores", "smoke": "seconds"},
-    stages=(first_stage, second_stage, long_stage, third_stage),
+    stages=(first_stage, second_stage, long_stage, letter_stage, fair_stage, third_stage),
     section=section,
     data_set="mnist",
 )

@@ -7,9 +7,9 @@ final run (64 rows of 180 characters a step).
 from __future__ import annotations
 
 from pathsgd.lab.experiments.base import Experiment
-from pathsgd.lab.experiments.characters import CharacterRow, CharacterTable
+from pathsgd.lab.experiments.characters import PAPER_RATES, TO_THE_LETTER, CharacterRow, CharacterTable
 
-RATES = (1e-2, 5e-3, 2e-3)
+RATES = (2e-2, 1e-2, 5e-3, 2e-3)
 GROWTH = (("step_growth", 36.0),)
 """As much for each of the 180 uses of W_rec as `TEXT_GROWTH` allows in windows of 50."""
 
@@ -20,9 +20,13 @@ TABLE = CharacterTable(
     paper_ref="Table 3, text8",
     rows=(
         CharacterRow("RNN-ReLU", "rnn_relu", "adam", RATES, 1.65),
-        CharacterRow("RNN-tanh", "rnn_tanh", "adam", (2e-3, 1e-3, 5e-4), 1.70),
+        CharacterRow("RNN-tanh", "rnn_tanh", "adam", (5e-3, 2e-3, 1e-3, 5e-4), 1.70),
         CharacterRow("RNN-Path, absolute", "rnn_path", "path-adam-absolute", RATES, 1.58, settings=GROWTH),
-        CharacterRow("LSTM", "lstm", "adam", (2e-2, 1e-2, 5e-3), 1.52, gated=True),
+        CharacterRow(
+            "RNN-Path, paper's Path-Adam", "rnn_path", "path-adam-paper", PAPER_RATES, 1.58, told_by=TO_THE_LETTER
+        ),
+        CharacterRow("RNN + smooth ReLU", "smooth_relu", "adam", RATES, 1.55),
+        CharacterRow("LSTM", "lstm", "adam", (5e-2, 2e-2, 1e-2, 5e-3), 1.52, gated=True),
     ),
     sizes={
         "paper": {"hidden": 2048, "gated_hidden": 1024, "grid": {"epochs": 0.1}, "final": {"epochs": 5.0},

@@ -52,17 +52,34 @@ CONDITION = 30.0
 """Largest |l| |r| / (l . r) at which a left vector is used."""
 
 
-def scale_of(whitening: Tensor) -> Tensor:
+def scale_of(whitening: Tensor, weight: Tensor) -> Tensor:
     """The scale of a recurrent map from the whitening 1/sqrt(K) of its matrix, (H,).
 
     Rescaling multiplies entry i, j of 1/sqrt(K) by alpha_i / alpha_j, so the mean logarithm of row i less that of
-    column i grows by 2 log alpha_i, up to a constant. Entries on no path are left out.
+    column i grows by 2 log alpha_i, up to a constant. Entries on no path are left out; a matrix on no path at all is
+    balanced by itself.
     """
     used = whitening > 0
+    if not bool(used.any()):
+        return _balancing_scale(weight)
     logs = torch.where(used, whitening, 1.0).log()
     row, column = (logs.sum(d) / used.sum(d).clamp(min=1) for d in (1, 0))
     half = (row - column) / 2
     return (half - half.mean()).exp()
+
+
+def _balancing_scale(weight: Tensor, iterations: int = 1000) -> Tensor:
+    """The scale at which what enters each unit from the others is as large as what leaves it (Osborne 1960)."""
+    squares = weight.double().square().fill_diagonal_(0.0)
+    logs = torch.zeros_like(squares[0])
+    for _ in range(iterations):
+        balanced = squares * (2 * (logs - logs[:, None])).exp()
+        into, out = balanced.sum(1), balanced.sum(0)
+        step = torch.where((into > 0) & (out > 0), (into / out).log() / 8, 0.0)
+        logs = logs + step
+        if float(step.abs().amax()) < 1e-13:
+            break
+    return (logs - logs.mean()).exp().to(weight.dtype)
 
 
 def ripe_directions(f: Map) -> Directions:

@@ -42,7 +42,7 @@ def follow_directions(f: Map, directions: Directions, *, renewing: bool = False)
         None if is_plain else address(keep, dtype, units), None if is_plain else address(gain, dtype, units),
         address(rays, dtype, count, units), address(age, dtype, count), address(mean, dtype, count), 0.0,
     )  # fmt: skip
-    abi.call("follow_directions", [dtype], arguments)
+    abi.call("follow_directions", arguments, dtype)
     directions.rays, directions.age, directions.mean = rays, age, mean
     directions.started = arguments.started
     return torch.tensor(arguments.rate, dtype=dtype)

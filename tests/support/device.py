@@ -197,7 +197,7 @@ def _count(func: Any, name: str, args: Any, kwargs: Any, tensors: list[Tensor], 
     if name == "_local_scalar_dense":
         return
     is_view = bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-    if not is_view and name not in _FREE:
+    if not (is_view or torch.Tag.inplace_view in func.tags or name in _FREE):
         _count_launch(name)
 
 

@@ -269,6 +269,14 @@ class _Module:
         """Random numbers come from the CPU's generator."""
 
     @staticmethod
+    def get_rng_state(device: object = None) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    @staticmethod
+    def set_rng_state(state: torch.Tensor, device: object = None) -> None:
+        """The CPU's generator is put back by whoever forks it."""
+
+    @staticmethod
     def get_amp_supported_dtype() -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
 

@@ -10,7 +10,7 @@ NATIVE := $(wildcard src/pathsgd/_native/src/*.cpp src/pathsgd/_native/src/*.h s
 # of everything that is installed takes five times as long.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint types unit harness setup lock clean
+.PHONY: demo test lint types unit harness nightly test-arm wheel test-wheel test-oldest test-newest setup lock clean
 
 setup: $(READY)
 
@@ -48,6 +48,46 @@ $(HARNESS)/.ready: pyproject.toml setup.py requirements-harness.lock $(NATIVE)
 	$(PYTHON) -m venv $(HARNESS)
 	$(HARNESS)/bin/python -m pip install --quiet --no-compile --constraint requirements-harness.lock --editable '.[harness]'
 	touch $@
+
+# ---- once a night: what takes long, or needs other versions, other processors, or no compiler -------------------------
+
+nightly: harness test-arm test-wheel test-oldest test-newest setup
+	$(BIN)/python -m pip install --quiet --no-compile --constraint requirements.lock '.[cluster]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m nightly
+
+# The kernel on ARM: cross-compiled, its own tests run by an emulator (Debian: g++-aarch64-linux-gnu, qemu-user).
+test-arm:
+	mkdir -p build
+	aarch64-linux-gnu-g++ -std=c++17 -O1 -ffp-contract=fast -static -Isrc/pathsgd/_native/src tests/native/harness.cpp \
+	  $(filter-out %/threads.cpp,$(filter %.cpp,$(NATIVE))) -o build/harness-arm
+	qemu-aarch64 build/harness-arm | tee build/harness-arm.txt
+	grep -qx '0 failures' build/harness-arm.txt
+
+# An sdist and a wheel with the kernels of every processor of this platform, tagged for every Linux it runs on.
+wheel: setup
+	rm -rf dist build/wheel
+	$(BIN)/python -m build --outdir build/wheel
+	$(BIN)/python -m auditwheel repair build/wheel/*.whl --wheel-dir dist
+	mv build/wheel/*.tar.gz dist
+
+# In a new environment, where compilers fail, from a folder without the sources.
+test-wheel: wheel
+	rm -rf build/installed && $(PYTHON) -m venv build/installed
+	CC=false CXX=false build/installed/bin/python -m pip install --quiet --no-compile --constraint requirements.lock dist/*.whl
+	cd build && OMP_NUM_THREADS=1 installed/bin/python $(CURDIR)/tests/support/smoke.py
+
+# The oldest versions that the package declares, and the newest that install. The lab and its many packages stay out.
+CORE_TESTS := --ignore=tests/lab --ignore=tests/test_docs.py --ignore=tests/test_peers.py -n 2
+
+test-oldest:
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --no-compile 'torch==2.6.*' 'numpy==1.26.*' --editable '.[dev]'
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest $(CORE_TESTS)
+
+test-newest:
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --no-compile --upgrade --upgrade-strategy eager --editable '.[dev]'
+	OMP_NUM_THREADS=1 .venv-newest/bin/python -m pytest $(CORE_TESTS)
 
 # The versions that are tested together, for CPU. Made anew from whatever the environment holds.
 lock: setup

@@ -11,6 +11,7 @@ import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 FOLDER = Path("src/pathsgd/_native/src")
@@ -66,4 +67,11 @@ class BuildLibraries(build_ext):
         super(BuildLibraries, alone).build_extension(ext)
 
 
-setup(ext_modules=libraries(), cmdclass={"build_ext": BuildLibraries})
+class TagWheel(bdist_wheel):
+    """The libraries fit a platform and any Python: they are not its modules."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(ext_modules=libraries(), cmdclass={"build_ext": BuildLibraries, "bdist_wheel": TagWheel})

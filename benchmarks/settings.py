@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pathsgd
-from pathsgd.kappa import Terms
-from pathsgd.measure import Geometry
+from pathsgd.metric.geometry import Geometry
+from pathsgd.quantities.kappa import Terms
 
 BURST = 0.03
 """Seconds that a method runs before it is another one's turn."""

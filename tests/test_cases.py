@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-import oracles
 import pathsgd
-from cases import CASES, Case
-from pathsgd.recording import record
+from pathsgd.recording.record import record
 from pathsgd.reference import pack, unpack
 from pathsgd.rules import RULES
+from support import oracles
+from support.cases import CASES, Case
 
 RELATIVE = 1e-9
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import operator
 import re
 import shlex
 from importlib import import_module
@@ -12,12 +13,12 @@ import pytest
 import torch
 
 import pathsgd
-from casework import between
 from pathsgd.lab.cli import COMMANDS, main
 from pathsgd.lab.systems import SYSTEMS
 from pathsgd.lab.tasks import TASKS
 from pathsgd.rules import RULES
 from pathsgd.rules.__main__ import covered, refused
+from support.casework import between
 
 DOCS = Path(__file__).parents[1] / "docs"
 PLACES = ("src/pathsgd", ".", "src/pathsgd/rules", "src/pathsgd/lab/tasks", "src/pathsgd/lab/systems")
@@ -44,10 +45,19 @@ def test_the_example_of_a_new_rule_works() -> None:
         del RULES["nansum"]
 
 
-@pytest.mark.parametrize("module", ["explain", "invariance", "squared"])
+ROOT = Path(pathsgd.__file__).parent
+MODULES = [".".join(("pathsgd", *path.relative_to(ROOT).with_suffix("").parts)) for path in ROOT.rglob("[!_]*.py")]
+SHOWN = ["gamma_sq", "explain", "check_invariance", "path_normalize_grad_", "PathSGD", "PathAdam", "optim.wrap"]
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
 def test_examples_in_docstrings_run(module: str) -> None:
-    results = doctest.testmod(import_module(f"pathsgd.{module}"))
-    assert results.attempted > 0 and results.failed == 0
+    assert doctest.testmod(import_module(module)).failed == 0
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_users_start_with_has_an_example(name: str) -> None:
+    assert ">>>" in operator.attrgetter(name)(pathsgd).__doc__
 
 
 def test_the_pages_name_files_that_exist() -> None:

@@ -43,7 +43,7 @@ def test_path_optimisers_stay_and_the_others_drift(model, optimizer):
 
 
 def test_the_papers_path_adam_drifts(model):
-    report = check_invariance(model, X, optimizer=lambda m: PathAdam(m, 0.01, geometry="paper"), steps=10)
+    report = check_invariance(model, X, optimizer=lambda m: PathAdam(m, 0.01, metric="paper"), steps=10)
     assert report.invariant() and not report.invariant("PathAdam") and not report.ok
 
 

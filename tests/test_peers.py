@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import models
 import pathsgd
+from support import models
 
 
 class OnSquares(nn.Module):

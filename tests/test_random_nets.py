@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-import oracles
 import pathsgd
 from pathsgd.reference import GraphBuilder, Layout, Network, feasible_rescalings, pack, unpack
+from support import oracles
 
 
 @dataclass(frozen=True)

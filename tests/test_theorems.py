@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import models
 import pathsgd
-from cases import CASES, Case
 from pathsgd.reference import Network, feasible_rescalings, log_factors
+from support import models
+from support.cases import CASES, Case
 
 # Free nodes exist, and the model computes in float64 throughout.
 FREE = [

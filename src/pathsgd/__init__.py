@@ -1,16 +1,22 @@
 """pathsgd: path-normalized optimisation of ReLU networks with shared weights."""
 
-from pathsgd import nn
+from importlib.metadata import version
+
+from pathsgd import nn, optim
 from pathsgd.errors import UnsupportedOperation
-from pathsgd.explain import explain
 from pathsgd.invariance import check_invariance
-from pathsgd.kappa import kappa
-from pathsgd.nodes import balance, node_spaces, random_rescaling, rescale_nodes
-from pathsgd.normalize import path_normalize_grad_
+from pathsgd.metric.choice import Metric
+from pathsgd.metric.gradients import path_normalize_grad_
 from pathsgd.optim import PathAdam, PathSGD
-from pathsgd.squared import gamma_sq, log_gamma_sq, path_norm
+from pathsgd.quantities.explain import explain
+from pathsgd.quantities.gamma import gamma_sq, log_gamma_sq, path_norm
+from pathsgd.quantities.kappa import kappa
+from pathsgd.quantities.rescaling import balance, node_spaces, random_rescaling, rescale_nodes
+
+__version__ = version("pathsgd")
 
 __all__ = [
+    "Metric",
     "PathAdam",
     "PathSGD",
     "UnsupportedOperation",
@@ -22,6 +28,7 @@ __all__ = [
     "log_gamma_sq",
     "nn",
     "node_spaces",
+    "optim",
     "path_norm",
     "path_normalize_grad_",
     "random_rescaling",

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.utils._pytree import tree_map
 
-from pathsgd.kappa import kappa
-from pathsgd.nodes import node_spaces, random_rescaling
 from pathsgd.optim.base import PathOptimizer
-from pathsgd.recording import Output, choose_output
-from pathsgd.squared import log_gamma_sq
+from pathsgd.quantities.gamma import log_gamma_sq
+from pathsgd.quantities.kappa import kappa
+from pathsgd.quantities.rescaling import node_spaces, random_rescaling
+from pathsgd.recording.record import Output, choose_output
 
 MakeOptimizer = Callable[[nn.Module], Optimizer] | type[Optimizer]
 

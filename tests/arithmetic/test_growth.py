@@ -225,8 +225,17 @@ def test_the_bound_commutes_with_rescaling(hidden, seed):
 def test_scale_comes_from_the_whitening_and_follows_units():
     whitening = torch.rand(7, 7, dtype=torch.float64) + 0.1
     factors = torch.logspace(-2, 2, 7, dtype=torch.float64)
-    scale = growth.scale_of(whitening)
-    other = growth.scale_of(whitening * factors[:, None] / factors)
+    scale = growth.scale_of(whitening, whitening)
+    other = growth.scale_of(whitening * factors[:, None] / factors, whitening)
     ratio = other / scale / factors
     assert torch.allclose(ratio, ratio[0].expand(7), rtol=1e-12)
-    assert torch.equal(growth.scale_of(torch.zeros(3, 3)), torch.ones(3))
+
+
+def test_a_matrix_on_no_path_is_balanced_by_itself():
+    weight, nothing = random_weight(7, 3), torch.zeros(7, 7, dtype=torch.float64)
+    factors = torch.logspace(-2, 2, 7, dtype=torch.float64)
+    scale = growth.scale_of(nothing, weight)
+    other = growth.scale_of(nothing, weight * factors[:, None] / factors)
+    ratio = other / scale / factors
+    assert torch.allclose(ratio, ratio[0].expand(7), rtol=1e-10)
+    assert torch.equal(growth.scale_of(nothing, torch.eye(7)), torch.ones(7))

@@ -7,6 +7,7 @@
 
 #include "cross_entropy.h"
 #include "entry.h"
+#include "follow_directions.h"
 #include "inverse_root.h"
 #include "plain_sums.h"
 #include "rnn.h"
@@ -32,6 +33,7 @@ OVERLOADS(moments, UpdateCall)
 OVERLOADS(direction, UpdateCall)
 OVERLOADS(apply, UpdateCall)
 DECLARE(spectral_norm, SpectralNormCall, float)
+DECLARE(follow_directions, FollowDirectionsCall, float)
 DECLARE(cross_entropy, CrossEntropyCall, float)
 DECLARE(cross_entropy, CrossEntropyCall, double)
 DECLARE_2(squared_sequences, SquaredSequencesCall, float, float)
@@ -318,6 +320,20 @@ void run_spectral_norm(long rows, long columns) {
   expect_same("1/sqrt(kappa)", root, expected);
 }
 
+// All entries alike, so that one iteration finds the direction; scales that cancel.
+void run_follow_directions(long units, long count, bool leaky) {
+  vector<float> weight(units * units), scale(units), keep(units, 0.5f), gain(units, 0.5f), rays(units * count, 0);
+  vector<float> age(count, 0), mean(count, 0);
+  for (long i = 0; i < units; i++) scale[i] = float(1 << i % 4);
+  for (long i = 0; i < units * units; i++) weight[i] = 1.5f / units * scale[i / units] / scale[i % units];
+  for (long k = 0; k < count; k++) rays[k * units + k % units] = 1;
+  pathsgd::FollowDirectionsCall<float> call{
+      units, count, 8, 16, 40, 40, 1, leaky, count, weight.data(), scale.data(), leaky ? keep.data() : nullptr,
+      leaky ? gain.data() : nullptr, rays.data(), age.data(), mean.data(), 0};
+  for (int i = 0; i < 12; i++) failures += pathsgd_follow_directions_float(&call);
+  expect_same("growth rate", vector<float>{float(call.rate)}, {leaky ? 1.25 : 1.5});
+}
+
 int cross_entropy(pathsgd::CrossEntropyCall<float>& call) { return pathsgd_cross_entropy_float(&call); }
 int cross_entropy(pathsgd::CrossEntropyCall<double>& call) { return pathsgd_cross_entropy_double(&call); }
 
@@ -386,6 +402,8 @@ int main() {
     for (const auto& s : shapes) {
       run_squared_products(s[1], s[2]);
       run_spectral_norm(s[1], s[2]);
+      for (long count : {1, 6, 7})
+        for (bool leaky : {false, true}) run_follow_directions(s[2], count, leaky);
       for (int64_t direction = 0; direction < 5; direction++)
         for (int bits = 0; bits < 4; bits++) run_update(s[1], s[2], direction, bits & 1, bits & 2);
     }

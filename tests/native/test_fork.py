@@ -2,58 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import select
-import signal
+import subprocess
+import sys
+from pathlib import Path
 
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-import pathsgd.nn
+import pytest
 
 
-def last_state(seed: int) -> torch.Tensor:
-    """Forward and backward with two threads asked for."""
-    torch.manual_seed(seed)
-    rnn = pathsgd.nn.RNN(2, 20, nonlinearity="relu")
-    _, h_n = rnn(torch.rand(6, 8, 2))
-    h_n.sum().backward()
-    return torch.cat([h_n.detach().flatten(), rnn.weight_hh_l0.grad.flatten()])
-
-
-class States(Dataset[torch.Tensor]):
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        torch.set_num_threads(2)  # a DataLoader sets one thread in its workers; a user may undo that
-        return last_state(index)
-
-
-def test_in_the_workers_of_a_data_loader(two_threads: None) -> None:
-    expected = torch.stack([last_state(i) for i in range(4)])  # the parent's pool of threads now exists
-    context = multiprocessing.get_context("fork")
-    loader = DataLoader(States(), batch_size=4, num_workers=2, multiprocessing_context=context, timeout=60)
-    (found,) = loader
-    torch.testing.assert_close(found, expected)
-
-
-def test_in_a_plain_fork(two_threads: None) -> None:
-    expected = last_state(0)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:  # no test machinery may run here
-        os.write(writer, last_state(0).numpy().tobytes())
-        os._exit(0)
-    os.close(writer)
-    try:
-        ready, _, _ = select.select([reader], [], [], 60)
-        assert ready, "the child hangs"
-        found = torch.frombuffer(bytearray(os.read(reader, 1 << 20)), dtype=torch.float32)
-    finally:
-        os.close(reader)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(last_state(0), expected)  # and the parent goes on with its threads
+@pytest.mark.parametrize("where", ["workers", "fork"])
+def test_the_kernel_after_a_fork(where: str) -> None:
+    program = Path(__file__).with_name("forks.py")
+    run = subprocess.run([sys.executable, program, where], capture_output=True, text=True, timeout=200)
+    assert run.returncode == 0, run.stderr

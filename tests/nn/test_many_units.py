@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pathsgd._native.operations import rnn_backward
-from rnn_comparison import TOLERANCE, assert_same, build, distance_to_a_kink, make_data, results
+from support.rnn_comparison import TOLERANCE, assert_same, build, distance_to_a_kink, make_data, results
 
 cases = st.fixed_dictionaries(
     {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import pathsgd.nn
-from rnn_comparison import TOLERANCE, assert_same, build, distance_to_a_kink, make_data, results
+from support.rnn_comparison import TOLERANCE, assert_same, build, distance_to_a_kink, make_data, results
 
 settings_of_an_rnn = st.fixed_dictionaries(
     {

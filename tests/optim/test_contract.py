@@ -11,9 +11,9 @@ from pathsgd import PathAdam, PathSGD
 OPTIMISERS = {
     "PathSGD": lambda m, **k: PathSGD(m, **{"lr": 0.05, **k}),
     "PathSGD momentum": lambda m, **k: PathSGD(m, **{"lr": 0.02, "momentum": 0.9, **k}),
-    "PathSGD of the paper": lambda m, **k: PathSGD(m, **{"lr": 0.01, "rho": 0.0, "clip": None, **k}),
+    "PathSGD of the paper": lambda m, **k: PathSGD(m, **{"lr": 0.01, "metric": "paper", **k}),
     "PathAdam": lambda m, **k: PathAdam(m, **{"lr": 0.01, **k}),
-    "PathAdam of the paper": lambda m, **k: PathAdam(m, **{"lr": 0.01, "geometry": "paper", **k}),
+    "PathAdam of the paper": lambda m, **k: PathAdam(m, **{"lr": 0.01, "metric": "paper", **k}),
 }
 
 
@@ -242,7 +242,7 @@ def test_layouts_that_change_keep_every_moment(mlp):
 # ---- groups and settings -------------------------------------------------------------------------------------------
 
 
-SETTINGS = [{"lr": 0.3}, {"weight_decay": 0.5}, {"rho": 0.25}, {"maximize": True}]
+SETTINGS = [{"lr": 0.3}, {"weight_decay": 0.5}, {"maximize": True}]
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pathsgd import PathAdam, PathSGD
-from pathsgd.normalize import metric
+from support.metrics import slow_metric
 
 STEPS = 4  # of the recurrences of the cases
 
@@ -17,7 +17,7 @@ def growths(case, make, names):
         optimizer.zero_grad()
         case.loss().backward()
         before = {name: case.model.get_parameter(name).detach().clone() for name in names}
-        K = metric(optimizer.measure(), dict(case.model.named_parameters()), rho=1.0)
+        K = slow_metric(optimizer.measure(), dict(case.model.named_parameters()), rho=1.0)
         optimizer.step()
         for name in names:
             step = (case.model.get_parameter(name).detach() - before[name]) * K[name].sqrt()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence
 
-import pathsgd.measure
+import pathsgd.metric.geometry
 from pathsgd import PathAdam, PathSGD, kappa
 
 
@@ -26,13 +26,13 @@ def optimiser(request):
 @pytest.fixture
 def recordings(monkeypatch):
     """Grows by the shapes of the inputs whenever a model is recorded."""
-    made, record = [], pathsgd.measure.record
+    made, record = [], pathsgd.metric.geometry.record
 
     def counting(model, inputs, *rest):
         made.append([tuple(a.shape) for a in inputs if isinstance(a, torch.Tensor)])
         return record(model, inputs, *rest)
 
-    monkeypatch.setattr(pathsgd.measure, "record", counting)
+    monkeypatch.setattr(pathsgd.metric.geometry, "record", counting)
     return made
 
 
@@ -86,10 +86,10 @@ def test_a_metric_that_still_serves_costs_no_recording(rnn, recordings, optimise
 
 
 def test_the_number_of_remembered_shapes_is_bounded(mlp, monkeypatch, optimiser):
-    monkeypatch.setattr(pathsgd.measure, "_REMEMBERED", 4)
+    monkeypatch.setattr(pathsgd.metric.geometry, "_REMEMBERED", 4)
     optimizer = optimiser(mlp.model)
     train(mlp.model, optimizer, *(torch.randn(size, 3, dtype=torch.float64) for size in range(1, 8)))
-    assert len(optimizer._geometry._structures) == 4
+    assert len(optimizer._refresh.geometry._structures) == 4
 
 
 class Words(nn.Module):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import pathsgd
-from pathsgd import PathAdam, PathSGD
+from pathsgd import Metric, PathAdam, PathSGD
 
 STEPS = 30
 
@@ -15,27 +15,27 @@ INVARIANT = {
     "PathSGD weight decay": lambda m: PathSGD(m, 0.05, momentum=0.5, weight_decay=0.1),
     "PathSGD no clip": lambda m: PathSGD(m, 0.05, clip=None),
     "PathSGD tight clip": lambda m: PathSGD(m, 0.05, clip=0.1),
-    "PathSGD rho 0": lambda m: PathSGD(m, 0.02, rho=0.0),
-    "PathSGD rho 0.5": lambda m: PathSGD(m, 0.02, rho=0.5),
-    "PathSGD the paper's rule": lambda m: PathSGD(m, 0.005, rho=0.0, clip=None),
+    "PathSGD rho 0": lambda m: PathSGD(m, 0.02, metric=Metric(rho=0.0)),
+    "PathSGD rho 0.5": lambda m: PathSGD(m, 0.02, metric=Metric(rho=0.5)),
+    "PathSGD the paper's rule": lambda m: PathSGD(m, 0.005, metric="paper"),
     "PathSGD both terms": lambda m: PathSGD(m, 0.05, momentum=0.9, terms="both"),
     "PathSGD bounded growth": lambda m: PathSGD(m, 0.05, momentum=0.9, growth=0.05),
     "PathSGD seldom measured": lambda m: PathSGD(m, 0.05, momentum=0.9, refresh_every=7),
     "PathAdam": lambda m: PathAdam(m, 0.01),
     "PathAdam weight decay": lambda m: PathAdam(m, 0.01, weight_decay=0.1),
-    "PathAdam rho 0": lambda m: PathAdam(m, 0.01, rho=0.0),
-    "PathAdam rho 1": lambda m: PathAdam(m, 0.01, rho=1.0, clip=None),
+    "PathAdam rho 0": lambda m: PathAdam(m, 0.01, metric=Metric(rho=0.0)),
+    "PathAdam rho 1": lambda m: PathAdam(m, 0.01, clip=None),
     "PathAdam both terms": lambda m: PathAdam(m, 0.01, terms="both"),
     "PathAdam bounded growth": lambda m: PathAdam(m, 0.01, growth=0.05),
-    "PathAdam absolute": lambda m: PathAdam(m, 0.01, absolute=True),
-    "PathAdam absolute rho 0 bounded": lambda m: PathAdam(m, 0.01, rho=0.0, growth=0.05, absolute=True),
+    "PathAdam absolute": lambda m: PathAdam(m, 0.01, metric="absolute"),
+    "PathAdam absolute rho 0 bounded": lambda m: PathAdam(m, 0.01, metric=Metric(rho=0.0, absolute=True), growth=0.05),
     "PathAdam seldom measured": lambda m: PathAdam(m, 0.01, refresh_every=7),
 }
 CONTROLS = {
     "SGD": lambda m: torch.optim.SGD(m.parameters(), 0.05),
     "SGD momentum": lambda m: torch.optim.SGD(m.parameters(), 0.02, momentum=0.9),
     "Adam": lambda m: torch.optim.Adam(m.parameters(), 0.01),
-    "PathAdam of the paper": lambda m: PathAdam(m, 0.01, geometry="paper"),
+    "PathAdam of the paper": lambda m: PathAdam(m, 0.01, metric="paper"),
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from pathsgd import PathAdam, PathSGD
+from pathsgd import Metric, PathAdam, PathSGD
 from pathsgd.reference import build, pack
 
 STEPS = 100
@@ -125,7 +125,6 @@ def adam_of_the_paper(reference, p):
     m, v = np.zeros_like(p), np.zeros_like(p)
     # PathAdam counts grad / kappa in units of 1 / gamma^2 at the first step, and so its eps.
     eps = np.full_like(p, 1e-6 / reference.network.gamma_sq_by_paths(p))
-    eps[reference.layout["out.bias"]] = 1e-6
     for t in range(1, STEPS + 1):
         kappa = reference.network.kappa1(p)
         g = reference.gradient(p) / kappa
@@ -136,24 +135,27 @@ def adam_of_the_paper(reference, p):
 
 ADAM = {"betas": (0.8, 0.95), "eps": 1e-6, "clip": None, "growth": None}
 ROWS = {
-    "the paper's rule": (paper, lambda m: PathSGD(m, 0.01, rho=0, clip=None)),
-    "both terms": (both_terms, lambda m: PathSGD(m, 0.01, rho=0, clip=None, terms="both")),
-    "path flow": (flow, lambda m: PathSGD(m, 0.05, rho=1, clip=None, growth=None)),
-    "clip and decay": (clipped, lambda m: PathSGD(m, 0.05, rho=0, clip=0.02, weight_decay=0.1, growth=None)),
-    "momentum": (momentum, lambda m: PathSGD(m, 0.01, momentum=0.9, rho=0.5, clip=None, growth=None)),
+    "the paper's rule": (paper, lambda m: PathSGD(m, 0.01, metric="paper")),
+    "both terms": (both_terms, lambda m: PathSGD(m, 0.01, metric="paper", terms="both")),
+    "path flow": (flow, lambda m: PathSGD(m, 0.05, clip=None, growth=None)),
+    "clip and decay": (clipped, lambda m: PathSGD(m, 0.05, metric=Metric(0), clip=0.02, weight_decay=0.1, growth=None)),
+    "momentum": (momentum, lambda m: PathSGD(m, 0.01, momentum=0.9, metric=Metric(0.5), clip=None, growth=None)),
     "nesterov": (
         lambda r, p: momentum(r, p, nesterov=True),
-        lambda m: PathSGD(m, 0.01, momentum=0.9, nesterov=True, rho=0.5, clip=None, growth=None),
+        lambda m: PathSGD(m, 0.01, momentum=0.9, nesterov=True, metric=Metric(0.5), clip=None, growth=None),
     ),
-    "PathAdam": (adam, lambda m: PathAdam(m, 0.01, rho=0.5, **ADAM)),
-    "PathAdam, the paper's metric": (lambda r, p: adam(r, p, 0.0), lambda m: PathAdam(m, 0.01, rho=0, **ADAM)),
+    "PathAdam": (adam, lambda m: PathAdam(m, 0.01, metric=Metric(0.5), **ADAM)),
+    "PathAdam, the paper's metric": (
+        lambda r, p: adam(r, p, 0.0),
+        lambda m: PathAdam(m, 0.01, metric=Metric(0), **ADAM),
+    ),
     "Path-Adam as the paper has it": (
         adam_of_the_paper,
-        lambda m: PathAdam(m, 0.01, geometry="paper", **ADAM),
+        lambda m: PathAdam(m, 0.01, metric="paper", **ADAM),
     ),
     "PathAdam seldom measured": (
         adam_seldom_measured,
-        lambda m: PathAdam(m, 0.01, rho=0.5, refresh_every=7, **ADAM),
+        lambda m: PathAdam(m, 0.01, metric=Metric(0.5), refresh_every=7, **ADAM),
     ),
 }
 

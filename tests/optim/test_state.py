@@ -18,7 +18,7 @@ OPTIMISERS = {
     "PathSGD bounded growth, seldom": lambda m: PathSGD(m, 0.05, momentum=0.9, growth=0.01, refresh_every=7),
     "PathAdam": lambda m: PathAdam(m, 0.01),
     "PathAdam seldom": lambda m: PathAdam(m, 0.01, refresh_every=7),
-    "PathAdam of the paper, seldom": lambda m: PathAdam(m, 0.01, geometry="paper", refresh_every=7),
+    "PathAdam of the paper, seldom": lambda m: PathAdam(m, 0.01, metric="paper", refresh_every=7),
 }
 SELDOM = {name: make for name, make in OPTIMISERS.items() if "seldom" in name}
 
@@ -75,13 +75,13 @@ def test_resumed_batch_normalisation_continues_bit_for_bit(values, make):
 
 def counted(optimizer):
     """The steps at which the optimiser measures, from now on."""
-    measure, calls = optimizer.measure, []
+    measure, calls = optimizer._refresh.measure, []
 
     def counting(*arguments):
         calls.append(None)
         return measure(*arguments)
 
-    optimizer.measure = counting
+    optimizer._refresh.measure = counting
     return calls
 
 

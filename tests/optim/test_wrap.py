@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import pathsgd
-from pathsgd import PathSGD, kappa
+from pathsgd import Metric, PathSGD, kappa
 from pathsgd.optim import wrap
 
 OPTIMISERS = {
@@ -23,7 +23,9 @@ def make(request):
     return OPTIMISERS[request.param]
 
 
-@pytest.mark.parametrize("options", [{}, {"rho": 0.5}, {"relative": True, "clip": 0.1}, {"terms": "both"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"metric": Metric(0.5)}, {"metric": "relative", "clip": 0.1}, {"terms": "both"}], ids=str
+)
 def test_each_step_sees_what_path_normalize_grad_makes(rnn, values, make, options):
     twin = rnn.copy()
     optimizer, plain = make(rnn.model.parameters()), make(twin.parameters())
@@ -43,7 +45,7 @@ def test_wrapped_sgd_is_path_sgd(case, values):
     optimizer = torch.optim.SGD(case.model.parameters(), 0.005)
     wrap(optimizer, case.model)
     case.train(optimizer, 20)
-    case.train(PathSGD(twin, 0.005, rho=0, clip=None), 20, twin)
+    case.train(PathSGD(twin, 0.005, metric="paper"), 20, twin)
     torch.testing.assert_close(values(case.model), values(twin), rtol=1e-9, atol=1e-12)
 
 
@@ -136,8 +138,8 @@ def test_arguments_in_the_wrong_places_are_named(mlp):
 
 
 def test_the_model_is_recorded_once_per_shape(mlp, monkeypatch):
-    made, record = [], pathsgd.measure.record
-    monkeypatch.setattr(pathsgd.measure, "record", lambda *a: made.append(None) or record(*a))
+    made, record = [], pathsgd.metric.geometry.record
+    monkeypatch.setattr(pathsgd.metric.geometry, "record", lambda *a: made.append(None) or record(*a))
     optimizer = torch.optim.SGD(mlp.model.parameters(), 0.01)
     wrap(optimizer, mlp.model)
     mlp.train(optimizer, 4)

@@ -197,7 +197,7 @@ def _count(func: Any, name: str, args: Any, kwargs: Any, tensors: list[Tensor], 
     if name == "_local_scalar_dense":
         return
     is_view = bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-    if not is_view and name not in _FREE:
+    if not (is_view or torch.Tag.inplace_view in func.tags or name in _FREE):
         _count_launch(name)
 
 
@@ -267,6 +267,14 @@ class _Module:
     @staticmethod
     def manual_seed_all(seed: int) -> None:
         """Random numbers come from the CPU's generator."""
+
+    @staticmethod
+    def get_rng_state(device: object = None) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    @staticmethod
+    def set_rng_state(state: torch.Tensor, device: object = None) -> None:
+        """The CPU's generator is put back by whoever forks it."""
 
     @staticmethod
     def get_amp_supported_dtype() -> list[torch.dtype]:

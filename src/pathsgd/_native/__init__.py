@@ -8,6 +8,7 @@ from pathsgd._native.layout import Layout, walk
 from pathsgd._native.loader import Backend, load
 from pathsgd._native.operands import ADAM, GRADIENT, MOMENTUM, NESTEROV, Operands, UpdateRule
 from pathsgd._native.operations.cross_entropy import can_compute_cross_entropy, cross_entropy
+from pathsgd._native.operations.follow_directions import follow_directions
 from pathsgd._native.operations.inverse_root import inverse_root
 from pathsgd._native.operations.plain_sums import PlainSums, plain_sums
 from pathsgd._native.operations.recurrent_gradient import recurrent_gradient
@@ -36,6 +37,7 @@ __all__ = [
     "backward",
     "can_compute_cross_entropy",
     "cross_entropy",
+    "follow_directions",
     "forward",
     "inverse_root",
     "load",

@@ -7,7 +7,7 @@ and shape that the kernel will take it for, and calls the kernel by `call`. Noth
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import functools
 
 import torch
 from torch import Tensor
@@ -31,31 +31,31 @@ def fields(kind: type, names: str) -> list[tuple[str, type]]:
 
 
 def accepts(*tensors: Tensor | None) -> bool:
-    """Whether there is a kernel and these tensors are what their memory holds: plain, dense, on the CPU.
+    """Whether there is a kernel and the numbers of these tensors are those in their memory: plain, dense, on the CPU.
 
     A subclass, another device or layout, a fake tensor or the wrapper of a transform is torch's own affair.
     """
-    return loader.library() is not None and all(t is None or is_plain(t) for t in tensors)
-
-
-def is_plain(tensor: Tensor) -> bool:
-    """Whether the numbers of a tensor are those in its memory."""
-    if type(tensor) not in PLAIN_TENSORS or not tensor.is_cpu or tensor.is_neg():
+    if loader.library() is None:
         return False
     try:
-        return tensor.data_ptr() != 0 or tensor.numel() == 0
-    except RuntimeError:  # torch's answer for layouts and wrappers without memory of their own
+        for t in tensors:
+            if t is None:
+                continue
+            if type(t) not in PLAIN_TENSORS or not t.is_cpu or t.is_neg() or not (t.data_ptr() or t.numel() == 0):
+                return False
+    except RuntimeError:  # torch's answer when a layout or a wrapper is asked for memory that it does not have
         return False
+    return True
 
 
 def address(tensor: Tensor | None, dtype: torch.dtype, *shape: int, offset: int = 0) -> int | None:
-    """Where the entry at `offset` of a dense tensor of this dtype and shape lies; None for no tensor."""
+    """Where the entry at `offset` of a dense CPU tensor of this dtype and shape lies; None for no tensor."""
     if tensor is None:
         return None
-    if tensor.dtype is not dtype or tensor.shape != shape or not tensor.is_contiguous() or not is_plain(tensor):
+    if tensor.dtype is not dtype or tensor.shape != shape or not tensor.is_contiguous() or not tensor.is_cpu:
         raise ValueError(
             f"the kernel expects a contiguous {dtype} CPU tensor of shape {shape}, not {tensor.dtype} "
-            f"{tuple(tensor.shape)} with strides {_strides(tensor)} on {tensor.device} ({type(tensor).__name__})"
+            f"{tuple(tensor.shape)} with strides {_strides(tensor)} on {tensor.device}"
         )
     return tensor.data_ptr() + offset * tensor.itemsize if offset else tensor.data_ptr()
 
@@ -64,10 +64,14 @@ def _strides(tensor: Tensor) -> object:
     return tensor.stride() if tensor.layout is torch.strided else tensor.layout
 
 
-def call(operation: str, dtypes: Sequence[torch.dtype], arguments: ctypes.Structure) -> None:
+@functools.cache
+def _symbol(operation: str, *dtypes: torch.dtype) -> str:
+    return "_".join(["pathsgd", operation, *(C_TYPES[dtype] for dtype in dtypes)])
+
+
+def call(operation: str, arguments: ctypes.Structure, *dtypes: torch.dtype) -> None:
     """Run the kernel's `operation` for these types of numbers."""
-    name = "_".join(["pathsgd", operation, *(C_TYPES[dtype] for dtype in dtypes)])
-    result = getattr(loader.library(), name)(ctypes.byref(arguments))
+    result = getattr(loader.library(), _symbol(operation, *dtypes))(ctypes.byref(arguments))
     if result == _NO_SUCH_CLASS:
         raise NoSuchClassError
     if result:

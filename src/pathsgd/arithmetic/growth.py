@@ -34,21 +34,16 @@ them two rescaled twins are the same map: whatever is computed here is invariant
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-STARTS = 6
-"""Directions that are followed at a time."""
-ITERATIONS = 8
-"""Of each in one call."""
-SETTLE = 16
-"""Iterations of a start whose growth is not looked at."""
-RIPE = 40
-"""Iterations after which a start counts."""
-MEMORY = 40
-"""Iterations over which the growth of a direction is averaged."""
+from pathsgd._native import follow_directions
+from pathsgd._native.fallback.follow_directions import ITERATIONS, RIPE, Directions, Map, iterate
+
+__all__ = ["Directions", "Map", "bound_", "ripe_directions", "scale_of", "settle_", "strongest", "upper_bound"]
+
 ROUNDS = 2
 """Corrections in one call, at most."""
 CORRECTIONS = 8
@@ -57,108 +52,42 @@ CONDITION = 30.0
 """Largest |l| |r| / (l . r) at which a left vector is used."""
 
 
-@dataclass(frozen=True)
-class Map:
-    """One recurrent map h -> keep * h + gain * relu(W h). Rays are states in balanced coordinates, h / scale.
-
-    weight: (H, H); scale: (H,), positive; keep, gain: numbers, or one for each unit (H,).
-    """
-
-    weight: Tensor
-    scale: Tensor
-    keep: Tensor | float = 0.0
-    gain: Tensor | float = 1.0
-
-    def __call__(self, rays: Tensor) -> Tensor:
-        """F of every row of `rays` (K, H)."""
-        return self.keep * rays + self.gain * ((rays * self.scale) @ self.weight.t()).clamp(min=0) / self.scale
-
-    def back(self, left: Tensor) -> Tensor:
-        """The transposed map, without its ReLU, of a covector (H,)."""
-        return self.keep * left + ((self.gain * left / self.scale) @ self.weight) * self.scale
-
-    def start(self, number: int) -> Tensor:
-        """A ray with about half of its units, others for every number."""
-        n = torch.arange(1, len(self.scale) + 1, device=self.scale.device)
-        mixed = n * (2 * number + 1) % 2147483648 * 2654435761
-        chosen = (mixed >> 20) % 2 == 1
-        chosen = chosen | ~chosen.any()
-        return chosen.to(self.scale.dtype) / chosen.sum()
-
-
-@dataclass
-class Directions:
-    """Directions that are followed from call to call, those that grow most first.
-
-    rays: (K, H); age: (K,), iterations since each was started; mean: (K,), of their log growth; left: (H,), where l
-    starts from; started: how many there have been.
-    """
-
-    rays: Tensor
-    age: Tensor
-    mean: Tensor
-    left: Tensor
-    started: int
-
-    @staticmethod
-    def new(f: Map, count: int = STARTS) -> Directions:
-        rays = torch.stack([f.start(number) for number in range(count)])
-        zero = torch.zeros_like(rays[:, 0])
-        return Directions(rays, zero, zero, torch.ones_like(f.scale), count)
-
-
-def scale_of(whitening: Tensor) -> Tensor:
+def scale_of(whitening: Tensor, weight: Tensor) -> Tensor:
     """The scale of a recurrent map from the whitening 1/sqrt(K) of its matrix, (H,).
 
     Rescaling multiplies entry i, j of 1/sqrt(K) by alpha_i / alpha_j, so the mean logarithm of row i less that of
-    column i grows by 2 log alpha_i, up to a constant. Entries on no path are left out.
+    column i grows by 2 log alpha_i, up to a constant. Entries on no path are left out; a matrix on no path at all is
+    balanced by itself.
     """
     used = whitening > 0
+    if not bool(used.any()):
+        return _balancing_scale(weight)
     logs = torch.where(used, whitening, 1.0).log()
     row, column = (logs.sum(d) / used.sum(d).clamp(min=1) for d in (1, 0))
     half = (row - column) / 2
     return (half - half.mean()).exp()
 
 
-def iterate(f: Map, rays: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """The rays (K, H) after so many iterations, each of sum 1, and their log growth in every one (iterations, K)."""
-    logs = []
+def _balancing_scale(weight: Tensor, iterations: int = 1000) -> Tensor:
+    """The scale at which what enters each unit from the others is as large as what leaves it (Osborne 1960)."""
+    squares = weight.double().square().fill_diagonal_(0.0)
+    logs = torch.zeros_like(squares[0])
     for _ in range(iterations):
-        image = f(rays)
-        length = _positive(image.sum(1))
-        logs.append(length.log())
-        rays = image / length[:, None]
-    return rays, torch.stack(logs)
+        balanced = squares * (2 * (logs - logs[:, None])).exp()
+        into, out = balanced.sum(1), balanced.sum(0)
+        step = torch.where((into > 0) & (out > 0), (into / out).log() / 8, 0.0)
+        logs = logs + step
+        if float(step.abs().amax()) < 1e-13:
+            break
+    return (logs - logs.mean()).exp().to(weight.dtype)
 
 
-def follow(f: Map, directions: Directions) -> Tensor:
-    """Iterate every direction, order them by growth, and give the largest growth rate, 0-d; 0 if none is ripe.
-
-    The rate of a direction is the lower of its growth in the last half of the iterations and of its mean over
-    `MEMORY`. A direction that has ended at zero is started anew.
-    """
-    rays, logs = iterate(f, directions.rays, ITERATIONS)
-    alive = (rays > 0).any(1)
-    age = torch.where(alive, directions.age + ITERATIONS, 0.0)
-    ripe = age >= RIPE
-    weight = ITERATIONS / (age - SETTLE).clamp(ITERATIONS, MEMORY)
-    mean = torch.where(alive, directions.mean + weight * (logs.mean(0) - directions.mean), 0.0)
-    rates = torch.where(ripe, torch.minimum(mean, logs[ITERATIONS // 2 :].mean(0)).exp(), 0.0)
-    order = torch.where(ripe, rates, age - 2 * RIPE).argsort(descending=True)
-    directions.rays = torch.where(alive[:, None], rays, f.start(directions.started))[order]
-    directions.age, directions.mean = age[order], mean[order]
-    directions.started += 1
-    return rates[order[0]]
-
-
-def renew(f: Map, directions: Directions) -> None:
-    """Start the slowest of the ripe directions anew if half of all are ripe, so that new ones are always looked at."""
-    ripe = directions.age >= RIPE
-    last = ripe.sum() - 1
-    slowest = (torch.arange(len(ripe), device=ripe.device) == last) & (2 * last >= len(ripe))
-    directions.rays = torch.where(slowest[:, None], f.start(directions.started), directions.rays)
-    directions.age = torch.where(slowest, 0.0, directions.age)
-    directions.started += 1
+def ripe_directions(f: Map) -> Directions:
+    """Directions that count already at the next look."""
+    directions = Directions.new(f)
+    for _ in range(RIPE // ITERATIONS):
+        follow_directions(f, directions)
+    return directions
 
 
 def left_vector(f: Map, ray: Tensor, start: Tensor, iterations: int = ITERATIONS) -> Tensor:
@@ -188,8 +117,7 @@ def bound_(f: Map, directions: Directions, cap: float) -> Tensor:
 
     One look more follows a correction: a step that makes two directions grow would else keep one of them.
     """
-    renew(f, directions)
-    first = rate = follow(f, directions)
+    first = rate = follow_directions(f, directions, renewing=True)
     for again in range(ROUNDS):
         if rate.device.type == "cpu" and not bool(rate > cap):  # elsewhere the question would make the host wait
             break
@@ -197,7 +125,7 @@ def bound_(f: Map, directions: Directions, cap: float) -> Tensor:
         fall = torch.where(rate > cap, (rate / cap).log(), 0.0)
         directions.mean = torch.cat([directions.mean[:1] - fall, directions.mean[1:]])
         if again < ROUNDS - 1:
-            rate = follow(f, directions)
+            rate = follow_directions(f, directions)
     return first
 
 
@@ -237,7 +165,7 @@ def strongest(f: Map, starts: int = 64, iterations: int = 240) -> tuple[Tensor, 
 
 def upper_bound(f: Map, iterations: int = 100) -> Tensor:
     """A bound on the rate, up to rounding: on the Perron root of keep + gain max(W, 0). It falls with iterations."""
-    positive = Map(f.weight.clamp(min=0), f.scale, f.keep, f.gain)
+    positive = replace(f, weight=f.weight.clamp(min=0))
     x = torch.ones_like(f.scale)
     least = torch.full_like(x[0], torch.inf)
     for _ in range(iterations):

@@ -1,4 +1,4 @@
-"""Optimisers in path geometry: thin torch.optim classes over the functions of normalize.py."""
+"""Optimisers in path geometry: torch.optim classes over the metric."""
 
 from pathsgd.optim.path_adam import PathAdam
 from pathsgd.optim.path_sgd import PathSGD

@@ -1,7 +1,7 @@
 """Adam in path geometry.
 
-    invariant   u = grad / sqrt(K);  m, v: Adam's moments of u;  p <- p - lr * m^ / (sqrt(v^) + eps) / sqrt(K)
-    paper       m, v: Adam's moments of grad / kappa;            p <- p - lr * m^ / (sqrt(v^) + eps)
+    u = grad / sqrt(K);  m, v: Adam's moments of u;  p <- p - lr * m^ / (sqrt(v^) + eps) / sqrt(K)
+    m, v: Adam's moments of grad / kappa;            p <- p - lr * m^ / (sqrt(v^) + eps)            metric="paper"
 
 The moments of u do not change when units are rescaled, so neither does the trajectory of the function. The paper's
 form loses that: Adam divides by the size of its input, and with it kappa's scale.
@@ -9,29 +9,39 @@ form loses that: Adam divides by the size of its input, and with it kappa's scal
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from pathsgd._native.update_fallback import ADAM, Rule
-from pathsgd.kappa import Terms
-from pathsgd.measure import Measure
-from pathsgd.optim.base import PathOptimizer
-from pathsgd.optim.together import Together
-from pathsgd.recording import Output
+from pathsgd._native import ADAM, UpdateRule
+from pathsgd.metric.choice import MetricChoice, PaperMetric, chosen
+from pathsgd.optim.base import Bound, PathOptimizer
+from pathsgd.optim.moves import Move
+from pathsgd.optim.parts import Part
+from pathsgd.quantities.kappa import Terms
+from pathsgd.recording.record import Output
 
 
 class PathAdam(PathOptimizer):
-    """Adam (Kingma & Ba 2015) on whitened gradients; invariant under node-wise rescaling unless geometry="paper".
+    """Adam (Kingma & Ba 2015) on whitened gradients; invariant under node-wise rescaling unless metric="paper".
 
-    model: the network itself; input shapes are learnt from its last forward pass unless `example_inputs` is given.
-    lr, betas, eps: Adam's alpha, (beta1, beta2), epsilon. weight_decay: decoupled, p <- (1 - lr * weight_decay) p.
-    geometry: "invariant", or "paper" for Adam fed with grad / kappa (rho = 0, no bound on growth).
-    rho: 0 the paper's geometry, 1 Euclidean in balanced coordinates. clip: bound on the dual norm of the gradient.
-    terms, growth, refresh_every: as in PathSGD.
-    absolute: rates in units of the weights, as Adam's are, not as a share of every matrix (absolute.py): the rate of a
-        long run need not be lower because its weights have grown. It is still invariant.
+    model: the network itself; the metric needs its structure.
+    lr: Adam's alpha.
+    betas: Adam's beta1 and beta2; None: (0.9, 0.99), under the paper's metric (0.9, 0.999).
+    eps: Adam's epsilon; under the paper's metric in units of gamma^2 at the first step.
+    weight_decay: decoupled, p <- (1 - lr * weight_decay) p.
+    metric: "relative", "absolute" or a `pathsgd.Metric`; "paper" is Adam fed with grad / kappa, and nothing else.
+    terms: "first" uses kappa1, "both" kappa1 + kappa2.
+    clip: bound on the dual norm of the gradient, None for none. "auto": 1, none under the paper's metric.
+    growth: bound on how much a step may change what a recurrent matrix does to a signal over all its uses, as a log
+        factor (optim/growth.py), None for none. "auto": 0.3, none under the paper's metric.
+    refresh_every: steps between two measurements of the metric.
+    maximize: step up the gradient.
+    params: parameters, named parameters or groups of them; None for all of the model's.
+    example_inputs: inputs of the shapes to measure for; None: those of the model's last forward pass.
+    output: which of the model's results to measure, an index, a key or a function; None takes the first tensor.
 
+    >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     >>> optimizer = PathAdam(model, lr=1e-3)
     >>> model(torch.ones(3, 4)).pow(2).mean().backward()
@@ -39,45 +49,38 @@ class PathAdam(PathOptimizer):
     """
 
     alike: ClassVar[tuple[str, ...]] = ("step",)
+    # kappa itself may leave the range of any dtype. In units of gamma^2 at the first step it does not, and Adam divides
+    # a constant out again.
+    counts_from_start: ClassVar[bool] = True
 
     def __init__(
         self,
         model: nn.Module,
         lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.99),
+        betas: tuple[float, float] | None = None,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        geometry: Literal["invariant", "paper"] = "invariant",
-        rho: float = 1.0,
+        metric: MetricChoice = "relative",
         *,
         terms: Terms = "first",
-        clip: float | None = 1.0,
-        growth: float | None = 0.3,
+        clip: Bound = "auto",
+        growth: Bound = "auto",
         refresh_every: int = 1,
-        absolute: bool = False,
         maximize: bool = False,
-        differentiable: bool = False,
         params: Any = None,
         example_inputs: Any = None,
         output: Output = None,
     ) -> None:
-        if geometry not in ("invariant", "paper"):
-            raise ValueError(f"geometry must be 'invariant' or 'paper', got {geometry!r}")
-        if absolute and geometry == "paper":
-            raise ValueError("absolute=True is for geometry='invariant'; the paper's steps are absolute as they are")
-        self._kind = geometry
+        if betas is None:
+            betas = (0.9, 0.999) if isinstance(chosen(metric), PaperMetric) else (0.9, 0.99)
         defaults = {
             "lr": lr, "betas": (float(betas[0]), float(betas[1])), "eps": eps, "weight_decay": weight_decay,
-            "rho": 0.0 if geometry == "paper" else rho, "maximize": maximize, "differentiable": differentiable,
+            "maximize": maximize,
         }  # fmt: skip
         super().__init__(
-            model, params, defaults, terms=terms, clip=clip, growth=None if geometry == "paper" else growth,
-            refresh_every=refresh_every, example_inputs=example_inputs, output=output, relative=True,
-            absolute=absolute,
+            model, params, defaults, metric=metric, terms=terms, clip=clip, growth=growth, refresh_every=refresh_every,
+            example_inputs=example_inputs, output=output,
         )  # fmt: skip
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_kind": self._kind}
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
@@ -85,25 +88,14 @@ class PathAdam(PathOptimizer):
             raise ValueError(f"betas must be in [0, 1), got {group['betas']}")
         if not group["eps"] >= 0:
             raise ValueError(f"eps must not be negative, got {group['eps']}")
-        if self._kind == "paper" and group["rho"]:
-            raise ValueError(f"geometry='paper' has rho = 0, got {group['rho']}")
 
-    def _log_unit(self, group: dict[str, Any], measured: Measure) -> float | None:
-        # kappa itself may leave the range of any dtype. In units of gamma^2 at the first step it does not, and Adam
-        # divides a constant out again (eps is added to grad / kappa in this unit).
-        return group.setdefault("log_gamma_sq_at_start", measured.log_scale) if self._kind == "paper" else None
-
-    def _moment_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return "exp_avg", "exp_avg_sq"
-
-    def _rule(self, part: Together, factor: float) -> tuple[Rule, float]:
+    def _motion(self, part: Part) -> Move:
         group = part.group
         step = part.states[0].get("step", 0) + 1
-        for state in part.states:
-            state["step"] = step
         beta1, beta2 = group["betas"]
         # m^ / (sqrt(v^) + eps) with both bias corrections moved into the step size and eps: two passes fewer.
         correction = (1 - beta2**step) ** 0.5
-        invariant = self._kind == "invariant"  # else grad / kappa, up to the constant that Adam divides out again
-        rule = Rule(ADAM, factor, betas=(beta1, beta2), eps=group["eps"] * correction, whitens=invariant)
-        return rule, -float(group["lr"]) * correction / (1 - beta1**step)
+        whitens = not isinstance(self.metric, PaperMetric)  # else grad / kappa, as it is
+        rule = UpdateRule(ADAM, betas=(beta1, beta2), eps=group["eps"] * correction, whitens=whitens)
+        alpha = -float(group["lr"]) * correction / (1 - beta1**step)
+        return Move(part, rule, alpha, ("exp_avg", "exp_avg_sq"), counts_steps=True)

@@ -1,7 +1,7 @@
 """Path-SGD, with momentum in whitened coordinates.
 
-p <- p - lr * grad / kappa                                     the paper's rule: rho=0, clip=None
-u = grad / sqrt(K),  m <- momentum * m + u,  p <- p - lr * m / sqrt(K)     in general (K: normalize.py)
+u = grad / sqrt(K),  m <- momentum * m + u,  p <- p - lr * m / sqrt(K)        (K: metric/choice.py)
+p <- p - lr * grad / kappa                                                    metric="paper"
 """
 
 from __future__ import annotations
@@ -10,27 +10,36 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pathsgd._native.update_fallback import GRADIENT, MOMENTUM, NESTEROV, Rule
-from pathsgd.kappa import Terms
-from pathsgd.optim.base import PathOptimizer
-from pathsgd.optim.together import Together
-from pathsgd.recording import Output
+from pathsgd._native import GRADIENT, MOMENTUM, NESTEROV, UpdateRule
+from pathsgd.metric.choice import MetricChoice
+from pathsgd.optim.base import Bound, PathOptimizer
+from pathsgd.optim.moves import Move
+from pathsgd.optim.parts import Part
+from pathsgd.quantities.kappa import Terms
+from pathsgd.recording.record import Output
 
 
 class PathSGD(PathOptimizer):
     """Stochastic gradient descent in a model's path geometry; invariant under node-wise rescaling.
 
-    model: the network itself; input shapes are learnt from its last forward pass unless `example_inputs` is given.
-    lr: step size eta. rho: geometry, 0 the paper's, 1 Euclidean in balanced coordinates.
-    momentum, nesterov: as in torch.optim.SGD, on whitened gradients.
+    model: the network itself; the metric needs its structure.
+    lr: step size eta.
+    momentum: as in torch.optim.SGD, on whitened gradients.
+    nesterov: Nesterov's momentum.
     weight_decay: decoupled, p <- (1 - lr * weight_decay) p: added to the gradient it would break the invariance.
-    terms: "first" uses kappa1, "both" kappa1 + kappa2. clip: bound on the dual norm of the gradient.
+    metric: "relative", "absolute" or a `pathsgd.Metric`; "paper" is the paper's rule, p <- p - lr * grad / kappa, and
+        nothing else.
+    terms: "first" uses kappa1, "both" kappa1 + kappa2.
+    clip: bound on the dual norm of the gradient, None for none. "auto": 1, none under the paper's metric.
     growth: bound on how much a step may change what a recurrent matrix does to a signal over all its uses, as a log
-        factor (optim/base.py); it removes the loss spikes of ReLU RNNs.
+        factor (optim/growth.py), None for none. "auto": 0.3, none under the paper's metric.
     refresh_every: steps between two measurements of the metric.
-    relative: divide kappa by gamma^2. None: yes, except for rho=0 with clip=None, which is the paper's rule to the
-        letter, p <- p - lr * grad / kappa.
+    maximize: step up the gradient.
+    params: parameters, named parameters or groups of them; None for all of the model's.
+    example_inputs: inputs of the shapes to measure for; None: those of the model's last forward pass.
+    output: which of the model's results to measure, an index, a key or a function; None takes the first tensor.
 
+    >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     >>> optimizer = PathSGD(model, lr=0.1)
     >>> model(torch.ones(3, 4)).pow(2).mean().backward()
@@ -44,28 +53,23 @@ class PathSGD(PathOptimizer):
         momentum: float = 0.0,
         nesterov: bool = False,
         weight_decay: float = 0.0,
-        rho: float = 1.0,
+        metric: MetricChoice = "relative",
         *,
         terms: Terms = "first",
-        clip: float | None = 1.0,
-        growth: float | None = 0.3,
+        clip: Bound = "auto",
+        growth: Bound = "auto",
         refresh_every: int = 1,
         maximize: bool = False,
-        differentiable: bool = False,
         params: Any = None,
         example_inputs: Any = None,
         output: Output = None,
-        relative: bool | None = None,
     ) -> None:
         defaults = {
-            "lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay, "rho": rho,
-            "maximize": maximize, "differentiable": differentiable,
+            "lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay, "maximize": maximize,
         }  # fmt: skip
-        if relative is None:
-            relative = not (rho == 0 and clip is None)
         super().__init__(
-            model, params, defaults, terms=terms, clip=clip, growth=growth, refresh_every=refresh_every,
-            example_inputs=example_inputs, output=output, relative=relative,
+            model, params, defaults, metric=metric, terms=terms, clip=clip, growth=growth, refresh_every=refresh_every,
+            example_inputs=example_inputs, output=output,
         )  # fmt: skip
 
     def _check(self, group: dict[str, Any]) -> None:
@@ -75,12 +79,10 @@ class PathSGD(PathOptimizer):
         if group["nesterov"] and group["momentum"] == 0:
             raise ValueError("nesterov needs momentum")
 
-    def _moment_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("momentum_buffer",) if group["momentum"] else ()
-
-    def _rule(self, part: Together, factor: float) -> tuple[Rule, float]:
+    def _motion(self, part: Part) -> Move:
         group = part.group
-        lr, momentum = float(group["lr"]), group["momentum"]
+        momentum = group["momentum"]
         if not momentum:
-            return Rule(GRADIENT), -lr * factor
-        return Rule(NESTEROV if group["nesterov"] else MOMENTUM, factor, momentum), -lr
+            return Move(part, UpdateRule(GRADIENT), -float(group["lr"]))
+        rule = UpdateRule(NESTEROV if group["nesterov"] else MOMENTUM, momentum=momentum)
+        return Move(part, rule, -float(group["lr"]), ("momentum_buffer",))

@@ -10,29 +10,29 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from pathsgd.kappa import Terms
-from pathsgd.measure import Geometry
-from pathsgd.normalize import inverse_metric, scale_gradients_
-from pathsgd.optim.inputs import LastInputs, as_inputs
-from pathsgd.recording import Output
+from pathsgd.metric.choice import Metric, MetricChoice, PaperMetric
+from pathsgd.metric.geometry import Geometry
+from pathsgd.metric.gradients import scale_gradients_, without_memory
+from pathsgd.metric.whitening import inverse_metric
+from pathsgd.optim.last_inputs import LastInputs
+from pathsgd.quantities.kappa import Terms
+from pathsgd.recording.record import Output
 
 
 class Wrapped:
     """What `wrap` returns. `remove()` gives the optimiser its plain gradients back."""
 
     def __init__(
-        self, optimizer: Optimizer, model: nn.Module, example_inputs: Any, output: Output, terms: Terms, rho: float,
-        relative: bool, clip: float | None,
+        self, optimizer: Optimizer, model: nn.Module, example_inputs: Any, output: Output, terms: Terms,
+        metric: Metric | PaperMetric, clip: float | None,
     ) -> None:  # fmt: skip
-        self.terms, self.rho, self.relative, self.clip = terms, rho, relative, clip
+        self.terms, self.metric, self.clip = terms, metric, clip
         self.dual_norm = math.nan
         """Length of the last gradient in the dual metric, before clipping."""
         self._geometry = Geometry(model, output)
-        self._example = None if example_inputs is None else as_inputs(example_inputs)
-        self._last = LastInputs()
+        self._last = LastInputs(example_inputs)
         self._last.belong_to(self)
-        if self._example is None:
-            self._last.watch(model)
+        self._last.watch(model)
         self._handle = optimizer.register_step_pre_hook(self)
 
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -58,13 +58,13 @@ class Wrapped:
         parameters = {name: p for name, p in known.items() if id(p) in held and p.grad is not None}
         if not parameters:
             return
-        inputs = self._last.get() if self._example is None else self._example
         with torch.enable_grad():  # kappa is a derivative
-            measured = self._geometry.measure(inputs, self.terms)
-        inverses = inverse_metric(measured, known, self.rho, relative=self.relative)
+            measured = self._geometry.measure(self._last.get(), self.terms)
+        inverses = inverse_metric(measured, known, self.metric)
         self.dual_norm = float(scale_gradients_(parameters, inverses, self.clip))
 
     def remove(self) -> None:
+        """Let the optimiser see plain gradients again."""
         self._handle.remove()
         self._last.release()
 
@@ -75,17 +75,25 @@ def wrap(
     example_inputs: Any = None,
     *,
     terms: Terms = "first",
-    rho: float = 0.0,
-    relative: bool = False,
+    metric: MetricChoice = "paper",
     clip: float | None = None,
     output: Output = None,
 ) -> Wrapped:
-    """Let any torch optimiser see path-normalised gradients: grad / kappa, or grad / K with `relative` or `rho`.
+    """Let any torch optimiser see path-normalised gradients: grad / kappa, or grad / K.
 
     It works in place, as `clip_grad_norm_` does: after the step `.grad` holds the normalised gradient, so every step
     needs gradients of its own (zero_grad, backward, step). Plain SGD stays invariant under rescaling; an optimiser
     that keeps moments in these coordinates (momentum, Adam) does not: PathSGD and PathAdam are made for that.
 
+    optimizer: any optimiser of the model's parameters.
+    model: the network.
+    example_inputs: inputs of the shapes to measure for; None: those of the model's last forward pass.
+    terms: "first" kappa1, "both" kappa1 + kappa2.
+    metric: "paper", grad / kappa; "relative" or a `pathsgd.Metric`, grad / K.
+    clip: bound on the dual norm.
+    output: which of the model's results to measure; None takes the first tensor.
+
+    >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     >>> optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
     >>> handle = wrap(optimizer, model)
@@ -96,4 +104,4 @@ def wrap(
         raise TypeError(f"the first argument is a torch optimiser, not {type(optimizer).__name__}")
     if not isinstance(model, nn.Module):
         raise TypeError(f"the second argument is the model (a torch.nn.Module), not {type(model).__name__}")
-    return Wrapped(optimizer, model, example_inputs, output, terms, rho, relative or rho != 0, clip)
+    return Wrapped(optimizer, model, example_inputs, output, terms, without_memory(metric), clip)

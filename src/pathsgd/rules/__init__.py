@@ -12,7 +12,8 @@ from pathsgd.rules import (
     shape,
     sums,
 )  # fmt: skip
-from pathsgd.rules.base import REFUSED, RULES, Kind, Refusal, Rule
+from pathsgd.rules.base import REFUSED, RULES, Refusal, Rule
+from pathsgd.tape import Kind
 
 __all__ = ["REFUSED", "RULES", "Kind", "Refusal", "Rule"]
 

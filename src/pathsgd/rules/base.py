@@ -5,7 +5,7 @@ A rule says two things of a torch operation:
 - `squared`: how sums over paths flow through it. Operands that carry paths arrive as `Scaled`, everything else as
   the user wrote it; the result is `Scaled` (or a tuple). Constants count with |c|^order, order = 2 for gamma^2.
 - `nodes`: how the node spaces of its operands and results relate, as `Nodes`, integer tensors of node numbers (see
-  node_graph.py).
+  passes/nodes.py).
 
 Operations are named as torch names them, without prefix and without the underscore of the in-place form: `torch.relu`,
 `torch.Tensor.relu_` and `torch.nn.functional.relu` are all `relu`. A new operation is one rule here and one row in
@@ -14,114 +14,46 @@ the tests' case table.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from pathsgd.recurrence import States
-from pathsgd.scaled import Scaled
-
-
-class Kind(enum.Enum):
-    """What a path-carrying tensor is: it decides what may be multiplied with what."""
-
-    INPUT = "input"
-    """Input nodes, possibly moved about: the starts of all paths."""
-    WEIGHT = "weight"
-    """Made of parameters alone: edges, or a bias (an edge from a node of value one)."""
-    ACTIVATION = "activation"
-    """Values of units: no two of these may be multiplied."""
-
-
-@dataclass(eq=False)
-class Value:
-    """One tensor of a recorded forward pass: what it is and its shape, no data."""
-
-    kind: Kind
-    shape: torch.Size
-    dtype: torch.dtype
-
-
-Product = list[list[Value]]
-"""Factors of one product, each with the operands it is the sum of. At most one factor may be values of units."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One recorded operation; its arguments hold `Value`s where tensors carry paths, else the user's own objects."""
-
-    operation: str
-    rule: Rule
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    outputs: tuple[Value | None, ...]
-    single: bool
-    where: str
-
-    def operands(self) -> list[Value]:
-        return values_in((self.args, self.kwargs))
-
-    def products(self) -> list[Product]:
-        return self.rule.products(*self.args, **self.kwargs)
-
-
-@dataclass
-class Recording:
-    """All steps from the inputs to one output, and the parameters they use."""
-
-    inputs: list[Value] = field(default_factory=list)
-    parameters: dict[str, Value] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
-    output: Value | None = None
-
-    @cached_property
-    def examples(self) -> int:
-        """How many examples the output sums over: 1, or the rows of a packed batch."""
-        return max((s.rule.packed_rows(*s.args, **s.kwargs) for s in self.steps), default=1)
-
-
-def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """function of every leaf of an operation's arguments, which are plain tuples, lists and dicts of leaves."""
-    if type(tree) is tuple:
-        return tuple([map_leaves(function, branch) for branch in tree])
-    if type(tree) is list:
-        return [map_leaves(function, branch) for branch in tree]
-    if type(tree) is dict:
-        return {key: map_leaves(function, branch) for key, branch in tree.items()}
-    return function(tree)
-
-
-def leaves(tree: Any) -> list[Any]:
-    """The leaves that `map_leaves` would meet."""
-    found: list[Any] = []
-    map_leaves(found.append, tree)
-    return found
-
-
-def values_in(tree: Any) -> list[Value]:
-    return [a for a in leaves(tree) if isinstance(a, Value)]
+from pathsgd.arithmetic.recurrence import States
+from pathsgd.arithmetic.scaled import Scaled, power_of
+from pathsgd.tape import Kind, Product, Value, values_in
 
 
 class Refusal(Exception):
     """Raised by a rule that does not cover the options it was called with; the text says what could be done."""
 
 
-class Squared(Protocol):
-    """What `squared` methods may ask of the evaluation that calls them."""
+class Squared:
+    """What `squared` methods may ask of the pass that calls them (passes/squared.py).
 
-    order: float
-    unroll: bool
+    order: the exponent, 2 for gamma^2. unroll: recurrences are to be made of ordinary operations, which torch can
+    differentiate in batches. states: of every recurrence met, with its matrix; kappa2 is computed from them.
+    """
+
+    def __init__(self, order: float, device: torch.device, *, unroll: bool = False) -> None:
+        self.order, self.device, self.unroll = order, device, unroll
+        self.states: list[tuple[Any, States]] = []
 
     def constant(self, value: Any) -> Scaled:
         """|value|^order of a number or tensor that carries no paths."""
+        values = torch.as_tensor(value, dtype=torch.float64, device=self.device)
+        if not bool(values.isfinite().all()):
+            raise ValueError(
+                f"a constant of shape {tuple(values.shape)} in the forward pass has NaN or infinite entries; "
+                "its paths have no finite weight"
+            )
+        return power_of(values, self.order)
 
     def recurrence(self, weight: Any, states: States) -> None:
-        """Tell of a recurrent matrix and its states: kappa2 is computed from them in closed form."""
+        """Tell of a recurrent matrix and its states."""
+        self.states.append((weight, states))
 
 
 @dataclass(frozen=True)
@@ -141,7 +73,7 @@ FIXED, NOTHING, CONSTANT = 0, -1, -2
 
 
 class NodeGraph(Protocol):
-    """What `nodes` methods may ask of the analysis that calls them (node_graph.py)."""
+    """What `nodes` methods may ask of the analysis that calls them (passes/nodes.py)."""
 
     exact: bool
     """Whether only rescalings are wanted that leave the function exactly as it is, small constants (eps) included."""

@@ -12,22 +12,12 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathsgd import scaled
-from pathsgd.rules.base import (
-    Kind,
-    NodeGraph,
-    Nodes,
-    Product,
-    Squared,
-    as_scaled,
-    contraction,
-    operation,
-    shape_of,
-    values_in,
-)  # fmt: skip
+from pathsgd.arithmetic import scaled
+from pathsgd.arithmetic.scaled import Scaled
+from pathsgd.rules.base import NodeGraph, Nodes, Squared, as_scaled, contraction, operation, shape_of
 from pathsgd.rules.linear import ProductRule
 from pathsgd.rules.pointwise import add_nodes
-from pathsgd.scaled import Scaled
+from pathsgd.tape import Kind, Product, values_in
 
 
 class _Convolution(ProductRule):

@@ -14,22 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathsgd import scaled
-from pathsgd.rules.base import (
-    NOTHING,
-    NodeGraph,
-    Nodes,
-    Product,
-    Rule,
-    Squared,
-    as_scaled,
-    contraction,
-    operation,
-    shape_of,
-    values_in,
-)  # fmt: skip
+from pathsgd.arithmetic import scaled
+from pathsgd.arithmetic.scaled import Scaled
+from pathsgd.rules.base import NOTHING, NodeGraph, Nodes, Rule, Squared, as_scaled, contraction, operation, shape_of
 from pathsgd.rules.pointwise import add_nodes
-from pathsgd.scaled import Scaled
+from pathsgd.tape import Product, values_in
 
 
 def product_nodes(graph: NodeGraph, a: Any, a_letters: str, b: Any, b_letters: str, out_letters: str) -> Nodes:

@@ -11,20 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
-from pathsgd.rules.base import (
-    FIXED,
-    Kind,
-    NodeGraph,
-    Nodes,
-    Refusal,
-    Rule,
-    Squared,
-    Value,
-    as_scaled,
-    operation,
-    shape_of,
-)  # fmt: skip
-from pathsgd.scaled import Scaled
+from pathsgd.arithmetic.scaled import Scaled
+from pathsgd.rules.base import FIXED, NodeGraph, Nodes, Refusal, Rule, Squared, as_scaled, operation, shape_of
+from pathsgd.tape import Kind, Value
 
 
 class Lookup(Rule):

@@ -18,23 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsgd import scaled
-from pathsgd.rules.base import (
-    FIXED,
-    Kind,
-    NodeGraph,
-    Nodes,
-    Product,
-    Refusal,
-    Rule,
-    Squared,
-    as_scaled,
-    operation,
-    shape_of,
-    values_in,
-)  # fmt: skip
+from pathsgd.arithmetic import scaled
+from pathsgd.arithmetic.scaled import Scaled
+from pathsgd.rules.base import FIXED, NodeGraph, Nodes, Refusal, Rule, Squared, as_scaled, operation, shape_of
 from pathsgd.rules.pointwise import add_nodes
-from pathsgd.scaled import Scaled
+from pathsgd.tape import Kind, Product, values_in
 
 
 @operation("batch_norm")

@@ -9,20 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsgd import scaled
-from pathsgd.rules.base import (
-    NOTHING,
-    Kind,
-    NodeGraph,
-    Nodes,
-    Refusal,
-    Rule,
-    Squared,
-    Value,
-    as_scaled,
-    operation,
-)  # fmt: skip
-from pathsgd.scaled import Scaled
+from pathsgd.arithmetic import scaled
+from pathsgd.arithmetic.scaled import Scaled
+from pathsgd.rules.base import NOTHING, NodeGraph, Nodes, Refusal, Rule, Squared, as_scaled, operation
+from pathsgd.tape import Kind, Value
 
 
 @operation("relu", "abs", "absolute")

@@ -15,9 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathsgd.rules.base import Kind, NodeGraph, Nodes, Rule, Squared, as_scaled, operation
+from pathsgd.arithmetic.scaled import Scaled
+from pathsgd.rules.base import NodeGraph, Nodes, Rule, Squared, as_scaled, operation
 from pathsgd.rules.pointwise import Larger, Sum
-from pathsgd.scaled import Scaled
+from pathsgd.tape import Kind
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 

@@ -16,24 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathsgd import recurrence, scaled
-from pathsgd.rules.base import (
-    Kind,
-    NodeGraph,
-    Nodes,
-    Product,
-    Refusal,
-    Rule,
-    Squared,
-    Value,
-    as_scaled,
-    contraction,
-    operation,
-    shape_of,
-    values_in,
-)  # fmt: skip
+from pathsgd.arithmetic import recurrence, scaled
+from pathsgd.arithmetic.scaled import Scaled
+from pathsgd.rules.base import NodeGraph, Nodes, Refusal, Rule, Squared, as_scaled, contraction, operation, shape_of
 from pathsgd.rules.pointwise import add_nodes
-from pathsgd.scaled import Scaled
+from pathsgd.tape import Kind, Product, Value, values_in
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsgd import scaled
-from pathsgd.rules.base import Kind, NodeGraph, Nodes, Refusal, Rule, Squared, Value, as_scaled, operation
-from pathsgd.scaled import Scaled
+from pathsgd.arithmetic import scaled
+from pathsgd.arithmetic.scaled import Scaled
+from pathsgd.rules.base import NodeGraph, Nodes, Refusal, Rule, Squared, as_scaled, operation
+from pathsgd.tape import Kind, Value
 
 
 class SumAtPlaces(Rule):

@@ -68,7 +68,7 @@ def cross_entropy(
         *(address(t, dtype, *shape) for t, shape in zip(wanted, shapes)),
     )
     try:
-        abi.call("cross_entropy", [dtype], arguments)
+        abi.call("cross_entropy", arguments, dtype)
     except abi.NoSuchClassError:
         wrong = target[(target != ignore_index) & ((target < 0) | (target >= classes))][0]
         raise IndexError(f"Target {int(wrong)} is out of bounds.") from None  # in torch's words

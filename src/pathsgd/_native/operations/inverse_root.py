@@ -40,7 +40,7 @@ def inverse_root(
         return fallback.inverse_root(kappa, rows, columns, scale, dtype)
     n, m = kappa.shape
     kappa, rows, columns = kappa.contiguous(), _dense(rows), _dense(columns)
-    if to is None or to.shape != (n, m) or to.dtype != dtype or not to.is_contiguous() or not abi.is_plain(to):
+    if to is None or to.shape != (n, m) or to.dtype != dtype or not to.is_contiguous() or not abi.accepts(to):
         to = kappa.new_empty(n, m, dtype=dtype)
     arguments = InverseRootCall(
         *(n, m, loader.thread_count()),
@@ -50,7 +50,7 @@ def inverse_root(
         scale,
         address(to, dtype, n, m),
     )
-    abi.call("inverse_root", [kappa.dtype, dtype], arguments)
+    abi.call("inverse_root", arguments, kappa.dtype, dtype)
     return to
 
 

@@ -89,6 +89,6 @@ def plain_sums(
         address(recurrent, dtype, hidden, hidden),
         *(decay, steps * last if every_step else last),
     )
-    abi.call("plain_sums", [kind, dtype], arguments)
+    abi.call("plain_sums", arguments, kind, dtype)
     a = arguments
     return PlainSums(h, delta, vectors, recurrent, a.gamma_sq, a.growth, a.largest, a.least)

@@ -33,5 +33,5 @@ def recurrent_gradient(dz: Tensor, states: Tensor, h0: Tensor | None, layout: La
         width,
         address(dw_rec, dtype, hidden, hidden),
     )
-    abi.call("recurrent_gradient", [dtype], arguments)
+    abi.call("recurrent_gradient", arguments, dtype)
     return dw_rec

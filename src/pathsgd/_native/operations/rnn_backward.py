@@ -121,5 +121,5 @@ def _sweep(
         address(dw_in, dtype, hidden, inputs),
         address(dbias, dtype, hidden),
     )
-    abi.call("rnn_backward", [dtype], arguments)
+    abi.call("rnn_backward", arguments, dtype)
     return dz, Gradients(None, dh0, dw_in, dw_rec, dbias if needs.bias else None)

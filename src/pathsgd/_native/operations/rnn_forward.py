@@ -65,4 +65,4 @@ def rnn_forward(
         directions * hidden,
         address(last, dtype, directions, batch, hidden, offset=direction * batch * hidden),
     )
-    abi.call("rnn_forward", [dtype], arguments)
+    abi.call("rnn_forward", arguments, dtype)

@@ -30,5 +30,5 @@ def spectral_norm(matrix: Tensor, start: Tensor, iterations: int = 2) -> tuple[f
     vector = start.clone(memory_format=torch.contiguous_format)
     addresses = address(matrix, dtype, rows, columns), address(vector, dtype, columns)
     arguments = SpectralNormCall(rows, columns, iterations, *addresses, 0.0)
-    abi.call("spectral_norm", [dtype], arguments)
+    abi.call("spectral_norm", arguments, dtype)
     return arguments.length, vector if 0 < arguments.length < math.inf else start

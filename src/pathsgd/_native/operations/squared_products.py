@@ -37,5 +37,5 @@ def squared_products(
         address(by_x, torch.float64, rows),
         address(by_y, torch.float64, columns),
     )
-    abi.call("squared_products", [weight.dtype], arguments)
+    abi.call("squared_products", arguments, weight.dtype)
     return by_x, by_y

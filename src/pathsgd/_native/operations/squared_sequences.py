@@ -53,5 +53,5 @@ def squared_sequences(
         *(address(t, dtype, steps, hidden) for t in (h, delta)),
         decay,
     )
-    abi.call("squared_sequences", [weight.dtype, dtype], arguments)
+    abi.call("squared_sequences", arguments, weight.dtype, dtype)
     return h, delta

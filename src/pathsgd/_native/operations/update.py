@@ -26,61 +26,85 @@ class UpdateCall(ctypes.Structure):
     ]
 
 
+_place = Tensor.data_ptr
+
+
 class Update:
-    """The passes of a step. It may serve many steps: `renew` looks up what has moved in memory since the last one."""
+    """The passes of a step. It may serve many steps: `renew` looks at every tensor again before each of them."""
 
     def __init__(self, operands: Operands) -> None:
         self._operands = operands
-        self._arguments = None
-        if _fits(operands):
-            self._dtype = operands.parameters[0].dtype
-            self._arguments = UpdateCall()
-            self._fill(self._arguments)
-
-    def _fill(self, arguments: UpdateCall) -> None:
-        o, count = self._operands, len(self._operands.parameters)
-        whitenings, layouts = [], []
-        for w in o.whitenings:
-            layout = _matrix_of(w)
-            if layout is None:
-                w = w.contiguous()
-                layout = 1, w.numel(), 0, 1
-            whitenings.append(w)
-            layouts.append(layout)
-        numbers = INT * count
-        arrays: list[Any] = [numbers(*column) for column in zip(*layouts)]
-        for tensors in (o.parameters, o.gradients, whitenings, o.first, o.second):
-            arrays.append(numbers(*[t.data_ptr() for t in tensors]) if tensors else None)
-        self._sums = (REAL * count)()
-        self._kept = whitenings, arrays
-        self._addresses = arrays[4], arrays[5]
-        arguments.count, arguments.sums = count, ctypes.addressof(self._sums)
-        (arguments.rows, arguments.columns, arguments.row_strides, arguments.column_strides, arguments.parameters,
-         arguments.gradients, arguments.whitenings, arguments.first, arguments.second) = [
-             a and ctypes.addressof(a) for a in arrays]  # fmt: skip
-        self.renew(o.gradients)
+        self._arguments: UpdateCall | None = None
+        self._prepare()
 
     def renew(self, gradients: Sequence[Tensor]) -> None:
         """Another step with the same parameters, whitenings and moments, and these gradients."""
         self._operands.gradients = gradients
-        arguments = self._arguments
-        if arguments is None:
+        if self._arguments is None or not self._fills(self._arguments):
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """Choose between the kernel and torch for tensors that are new or not what they were."""
+        o, self._arguments = self._operands, None
+        _check_shapes(o)
+        dtype = self._dtype = o.parameters[0].dtype
+        self._shapes = [p.shape for p in o.parameters]
+        self._own = [*o.whitenings, *o.first, *o.second]
+        tensors = [*o.parameters, *o.gradients, *self._own]
+        if (
+            dtype not in abi.C_TYPES
+            or not abi.accepts(*tensors)
+            or any(t.dtype is not dtype for t in tensors)
+            or not all(t.is_contiguous() for t in (*o.first, *o.second))
+        ):
             return
-        dtype = self._dtype
-        if any(t.dtype is not dtype for ts in (self._operands.parameters, gradients) for t in ts):
-            self._arguments = None  # somebody has changed the model's type: torch says what it thinks of that
-            return
-        self._dense = gradients = [g if g.is_contiguous() else g.contiguous() for g in gradients]
-        at_parameters, at_gradients = self._addresses
-        at_parameters[:] = [p.data_ptr() for p in self._operands.parameters]
-        at_gradients[:] = [g.data_ptr() for g in gradients]
+        # A whitening that no pair of strides describes is written out; one like that is never changed in place.
+        matrices = [_matrix_of(w) for w in o.whitenings]
+        self._whitenings = [w if matrix else w.contiguous() for w, matrix in zip(o.whitenings, matrices)]
+        numbers = INT * len(o.parameters)
+        arrays: list[Any] = [
+            *(numbers(*column) for column in zip(*(m or (1, w.numel(), 0, 1) for w, m in zip(o.whitenings, matrices)))),
+            *(numbers(), numbers()),
+            *(numbers(*map(_place, ts)) if ts else None for ts in (self._whitenings, o.first, o.second)),
+        ]
+        self._sums = (REAL * len(o.parameters))()
+        self._arrays, self._at_parameters, self._at_gradients = arrays, arrays[4], arrays[5]
+        # Memory that is held on to cannot become another tensor's: as long as the places stay, so does what they are.
+        self._own_places, self._held = [*map(_place, self._own)], [t.untyped_storage() for t in self._own]
+        arguments = UpdateCall(len(o.parameters), 0, *(a and ctypes.addressof(a) for a in arrays))
+        arguments.sums = ctypes.addressof(self._sums)
+        if self._fills(arguments):
+            self._arguments = arguments
+
+    def _fills(self, arguments: UpdateCall) -> bool:
+        """Put the tensors' addresses into `arguments` if each tensor is still what the kernel will take it for.
+
+        A model's owner may give a parameter other memory, another layout, type or shape between two steps. Whitenings
+        and moments are the optimiser's own: it is enough that their memory is where it was.
+        """
+        o, dtype, plain = self._operands, self._dtype, abi.PLAIN_TENSORS
+        if not all(map(Tensor.is_contiguous, o.parameters)):
+            return False
+        gradients = o.gradients
+        if not all(map(Tensor.is_contiguous, gradients)):
+            gradients = [g.contiguous() for g in gradients]
+        for tensors in (o.parameters, gradients):
+            for t, shape in zip(tensors, self._shapes):
+                if t.dtype is not dtype or t.shape != shape or not t.is_cpu or type(t) not in plain:
+                    return False
+        if self._own_places != [*map(_place, self._own)]:
+            return False
+        self._dense = gradients  # kept alive until the step is done
+        self._at_parameters[:] = [*map(_place, o.parameters)]
+        self._at_gradients[:] = [*map(_place, gradients)]
         arguments.threads = loader.thread_count()
+        return True
 
     def square_sums(self) -> list[float]:
         """sum u^2 of each parameter, in float64."""
         if self._arguments is None:
             return fallback.square_sums(self._operands)
-        abi.call("square_sums", [self._dtype], self._arguments)
+        abi.call("square_sums", self._arguments, self._dtype)
         return list(self._sums)
 
     def moments(self, rule: UpdateRule) -> None:
@@ -88,7 +112,7 @@ class Update:
         if self._arguments is None:
             fallback.moments(self._operands, rule)
         else:
-            abi.call("moments", [self._dtype], self._following(self._arguments, rule))
+            abi.call("moments", self._following(self._arguments, rule), self._dtype)
 
     def direction(self, rule: UpdateRule, index: int) -> Tensor:
         """d of one parameter, 0 where its whitening is 0 and nothing moves."""
@@ -97,7 +121,7 @@ class Update:
         to = torch.empty_like(self._operands.parameters[index], memory_format=torch.contiguous_format)
         arguments = self._following(self._arguments, rule)
         arguments.part, arguments.to = index, to.data_ptr()
-        abi.call("direction", [self._dtype], arguments)
+        abi.call("direction", arguments, self._dtype)
         return to
 
     def apply(self, rule: UpdateRule, alpha: float, keep: float) -> None:
@@ -107,7 +131,7 @@ class Update:
         else:
             arguments = self._following(self._arguments, rule)
             arguments.alpha, arguments.keep = alpha, keep
-            abi.call("apply", [self._dtype], arguments)
+            abi.call("apply", arguments, self._dtype)
             # The kernel writes past autograd's bookkeeping: a graph that still needs the old values must find out.
             torch.autograd.graph.increment_version(self._operands.parameters)
 
@@ -118,15 +142,15 @@ class Update:
         return arguments
 
 
-def _fits(o: Operands) -> bool:
-    """Whether the kernel can take these: dense CPU tensors of one type it knows."""
-    dtype = o.parameters[0].dtype
-    if dtype not in abi.C_TYPES or loader.library() is None:
-        return False
-    for t in (*o.parameters, *o.first, *o.second):
-        if t.dtype != dtype or not t.is_cpu or not t.is_contiguous():
-            return False
-    return all(t.dtype == dtype and t.is_cpu for t in (*o.gradients, *o.whitenings))
+def _check_shapes(o: Operands) -> None:
+    kinds = {"gradient": o.gradients, "whitening": o.whitenings, "first moment": o.first, "second moment": o.second}
+    for kind, tensors in kinds.items():
+        for index, (p, t) in enumerate(zip(o.parameters, tensors)):
+            if p.shape != t.shape:
+                raise ValueError(
+                    f"parameter {index} has shape {tuple(p.shape)} and its {kind} {tuple(t.shape)}: the parameter was "
+                    "replaced, or the state is that of another model"
+                )
 
 
 def _matrix_of(w: Tensor) -> tuple[int, int, int, int] | None:

@@ -10,11 +10,11 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from pathsgd.explain import explain
 from pathsgd.lab import flags
 from pathsgd.lab.commands.common import make_console
 from pathsgd.lab.errors import UsageError
 from pathsgd.lab.tools.inspection import Inspection, inspect_model, load_model, parse_input
+from pathsgd.quantities.explain import explain
 
 
 @dataclass(frozen=True)

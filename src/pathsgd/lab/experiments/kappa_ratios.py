@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from pathsgd.kappa import kappa
 from pathsgd.lab.experiments.base import Experiment, Scale
 from pathsgd.lab.experiments.measurement import MeasuringCell, measurement_source, read_measurement
 from pathsgd.lab.report.model import Entry, Section, TableData
@@ -23,6 +22,7 @@ from pathsgd.lab.sweep.results import Filed
 from pathsgd.lab.systems import RnnPathSystem
 from pathsgd.lab.systems.plain import RecurrentNet
 from pathsgd.lab.tasks import PtbWordTask
+from pathsgd.quantities.kappa import kappa
 from pathsgd.reference.ratios import PAPER
 from pathsgd.reference.rnn import SquaredRNN
 

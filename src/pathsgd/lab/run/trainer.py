@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 import pathsgd
-from pathsgd.kappa import kappa
 from pathsgd.lab.errors import CheckpointError
 from pathsgd.lab.run.clock import Clock, Interrupted
 from pathsgd.lab.run.listeners import Status
@@ -30,7 +29,8 @@ from pathsgd.lab.run.spec import RunSpec, spec_hash
 from pathsgd.lab.systems import SequenceNet
 from pathsgd.lab.tasks import State, TaskData
 from pathsgd.lab.tasks.sampling import generator_for
-from pathsgd.nodes import random_rescaling
+from pathsgd.quantities.kappa import kappa
+from pathsgd.quantities.rescaling import random_rescaling
 
 CHECK_EVERY = 20
 """Steps between two looks at the losses."""

@@ -15,6 +15,7 @@ from pathsgd.lab.run.optimisers.base import GradientOptimiser, GradientStepper
 from pathsgd.lab.systems import SequenceNet, System
 from pathsgd.lab.tasks import Task
 from pathsgd.lab.tasks.text import TextTask
+from pathsgd.metric.choice import MetricChoice
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,10 @@ class PathOptimiser(GradientOptimiser):
         """Step without a clip of the Euclidean norm."""
         return GradientStepper(system, model, task, self.make(model, task), clip=0.0)
 
-    def shared(self, task: Task) -> dict[str, Any]:
+    def shared(self, task: Task, metric: MetricChoice) -> dict[str, Any]:
         """Arguments that all path optimisers take."""
         return {
+            "metric": metric,
             "lr": self.lr,
             "weight_decay": self.weight_decay,
             "clip": self.clip or None,
@@ -81,9 +83,8 @@ class PathSgdOptimiser(PathOptimiser):
             model,
             momentum=self.momentum,
             nesterov=self.nesterov,
-            rho=self.rho,
             terms=self.terms,
-            **self.shared(task),
+            **self.shared(task, "paper" if self.rho == 0.0 and self.clip == 0.0 else pathsgd.Metric(self.rho)),
         )
 
 
@@ -107,10 +108,10 @@ class PathAdamBase(PathOptimiser):
     epsilon: float = 1e-8
     """Added to the root of the mean square."""
 
-    def adam(self, model: SequenceNet, task: Task, **geometry: Any) -> torch.optim.Optimizer:
-        """PathAdam in one of its geometries."""
+    def adam(self, model: SequenceNet, task: Task, metric: MetricChoice) -> torch.optim.Optimizer:
+        """PathAdam in one of its metrics."""
         betas = (self.beta1, self.beta2)
-        return pathsgd.PathAdam(model, betas=betas, eps=self.epsilon, **geometry, **self.shared(task))
+        return pathsgd.PathAdam(model, betas=betas, eps=self.epsilon, **self.shared(task, metric))
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class PathAdamOptimiser(PathAdamBase):
 
     def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:
         """The invariant form."""
-        return self.adam(model, task, geometry="invariant", rho=self.rho)
+        return self.adam(model, task, pathsgd.Metric(self.rho))
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class AbsolutePathAdamOptimiser(PathAdamOptimiser):
 
     def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:
         """The invariant form."""
-        return self.adam(model, task, geometry="invariant", rho=self.rho, absolute=True)
+        return self.adam(model, task, pathsgd.Metric(self.rho, absolute=True))
 
 
 @dataclass(frozen=True)
@@ -157,4 +158,4 @@ class PaperPathAdamOptimiser(PathAdamBase):
 
     def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:
         """The paper's form."""
-        return self.adam(model, task, geometry="paper")
+        return self.adam(model, task, "paper")

@@ -1,0 +1,121 @@
+"""Power iterations through h -> keep h + gain relu(W h), from several directions that are kept from call to call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+STARTS = 6
+"""Directions that are followed at a time."""
+ITERATIONS = 8
+"""Of each in one call."""
+SETTLE = 16
+"""Iterations of a start whose growth is not looked at."""
+RIPE = 40
+"""Iterations after which a start counts."""
+MEMORY = 40
+"""Iterations over which the growth of a direction is averaged."""
+
+
+@dataclass(frozen=True)
+class Map:
+    """One recurrent map h -> keep * h + gain * relu(W h). Rays are states in balanced coordinates, h / scale.
+
+    weight: (H, H); scale: (H,), positive; keep, gain: numbers, or one for each unit (H,).
+    inside: relu(keep * h + gain * W h) instead.
+    """
+
+    weight: Tensor
+    scale: Tensor
+    keep: Tensor | float = 0.0
+    gain: Tensor | float = 1.0
+    inside: bool = False
+
+    def __call__(self, rays: Tensor) -> Tensor:
+        """F of every row of `rays` (K, H)."""
+        through = ((rays * self.scale) @ self.weight.t()) / self.scale
+        if self.inside:
+            return (self.keep * rays + self.gain * through).clamp(min=0)
+        return self.keep * rays + self.gain * through.clamp(min=0)
+
+    def back(self, left: Tensor) -> Tensor:
+        """The transposed map, without its ReLU, of a covector (H,)."""
+        return self.keep * left + ((self.gain * left / self.scale) @ self.weight) * self.scale
+
+    def start(self, number: int) -> Tensor:
+        """A ray with about half of its units, others for every number."""
+        n = torch.arange(1, len(self.scale) + 1, device=self.scale.device)
+        mixed = n * (2 * number + 1) % 2147483648 * 2654435761
+        chosen = (mixed >> 20) % 2 == 1
+        chosen = chosen | ~chosen.any()
+        return chosen.to(self.scale.dtype) / chosen.sum()
+
+
+@dataclass
+class Directions:
+    """Directions that are followed from call to call, those that grow most first.
+
+    rays: (K, H); age: (K,), iterations since each was started; mean: (K,), of their log growth; left: (H,), where l
+    starts from; started: how many there have been.
+    """
+
+    rays: Tensor
+    age: Tensor
+    mean: Tensor
+    left: Tensor
+    started: int
+
+    @staticmethod
+    def new(f: Map, count: int = STARTS) -> Directions:
+        rays = torch.stack([f.start(number) for number in range(count)])
+        zero = torch.zeros_like(rays[:, 0])
+        return Directions(rays, zero, zero.clone(), torch.ones_like(f.scale), count)
+
+
+def iterate(f: Map, rays: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    """The rays (K, H) after so many iterations, each of sum 1, and their log growth in every one (iterations, K)."""
+    logs = []
+    for _ in range(iterations):
+        image = f(rays)
+        length = _positive(image.sum(1))
+        logs.append(length.log())
+        rays = image / length[:, None]
+    return rays, torch.stack(logs)
+
+
+def follow_directions(f: Map, directions: Directions, *, renewing: bool) -> Tensor:
+    """Iterate every direction, order them by growth, and give the largest growth rate, 0-d; 0 if none is ripe.
+
+    The rate of a direction is the lower of its growth in the last half of the iterations and of its mean over
+    `MEMORY`. A direction that has ended at zero is started anew.
+    """
+    if renewing:
+        _renew(f, directions)
+    rays, logs = iterate(f, directions.rays, ITERATIONS)
+    alive = (rays > 0).any(1)
+    age = torch.where(alive, directions.age + ITERATIONS, 0.0)
+    ripe = age >= RIPE
+    weight = ITERATIONS / (age - SETTLE).clamp(ITERATIONS, MEMORY)
+    mean = torch.where(alive, directions.mean + weight * (logs.mean(0) - directions.mean), 0.0)
+    rates = torch.where(ripe, torch.minimum(mean, logs[ITERATIONS // 2 :].mean(0)).exp(), 0.0)
+    order = torch.where(ripe, rates, age - 2 * RIPE).argsort(descending=True, stable=True)
+    directions.rays = torch.where(alive[:, None], rays, f.start(directions.started))[order]
+    directions.age, directions.mean = age[order], mean[order]
+    directions.started += 1
+    return rates[order[0]]
+
+
+def _renew(f: Map, directions: Directions) -> None:
+    """Start the slowest of the ripe directions anew if half of all are ripe, so that new ones are always looked at."""
+    ripe = directions.age >= RIPE
+    last = ripe.sum() - 1
+    slowest = (torch.arange(len(ripe), device=ripe.device) == last) & (2 * last >= len(ripe))
+    directions.rays = torch.where(slowest[:, None], f.start(directions.started), directions.rays)
+    directions.age = torch.where(slowest, 0.0, directions.age)
+    directions.started += 1
+
+
+def _positive(x: Tensor) -> Tensor:
+    return x.clamp(min=torch.finfo(x.dtype).tiny)

@@ -1,0 +1,156 @@
+"""Linear recurrences with nonnegative coefficients: the numerical heart of the path quantities of an RNN.
+
+    h_t = A h_{t-1} + u_t          A = W_rec squared elementwise, u_t = what enters from below
+
+Glossary: t = 1..T time, H units, B rows (examples; nearly always 1). Arrays are time first: h[t-1] is h_t, (T, B, H).
+delta_t = dg/dh_t, the path mass from a unit to the outputs.
+
+Range. h_t may grow or shrink by hundreds of orders of magnitude. Every step carries a log-scale s_t beside its
+mantissa m_t, h_t = m_t exp(s_t), and the recurrence runs in mantissas alone:
+
+    m_t = r_t A m_{t-1} + u_t exp(-s_t)        r_t = exp(s_{t-1} - s_t)
+
+h_t and delta_t carry opposite powers, so every product of the two is of the order of gamma^2 and nothing overflows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathsgd.arithmetic.perron import log_growth
+from pathsgd.arithmetic.scaled import Scaled
+
+# Mantissas between these bounds multiply with one another and with weights inside float64's range.
+_SMALL, _LARGE = 1e-140, 1e140
+
+
+@dataclass(frozen=True)
+class States:
+    """All states of one pass: mantissas (T, B, H), their log-scales s_t (T,), ratios r_t (T,), m_0 (B, H)."""
+
+    mantissa: Tensor
+    log_scale: Tensor
+    ratios: Tensor
+    start: Tensor
+
+    def as_scaled(self) -> Scaled:
+        return Scaled(self.mantissa, self.log_scale[:, None, None])
+
+
+class _LinearRecurrence(torch.autograd.Function):
+    """m_t = r_t A m_{t-1} + u_t from m_0, forward and adjoint each as one sweep over time."""
+
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, u: Tensor, start: Tensor, ratios: Tensor) -> Tensor:
+        m = torch.empty_like(u)
+        previous, At = start, A.t()
+        for u_t, m_t, r_t in zip(u.unbind(0), m.unbind(0), ratios.tolist()):
+            previous = torch.addmm(u_t, previous, At, alpha=r_t, out=m_t)
+        ctx.save_for_backward(A, m, start, ratios)
+        return m
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        A, m, start, ratios = ctx.saved_tensors
+        delta = adjoint_states(A, grads[0], ratios)
+        before = torch.cat([start[None], m[:-1]]) * ratios[:, None, None]
+        return torch.einsum("tbj,tbk->jk", delta, before), delta, ratios[0] * delta[0] @ A, None
+
+
+def adjoint_states(A: Tensor, external: Tensor, ratios: Tensor) -> Tensor:
+    """delta_t = r_{t+1} A^T delta_{t+1} + external_t, (T, B, H): the same recurrence backwards in time."""
+    zero = torch.zeros_like(external[0])
+    backwards = torch.cat([ratios.new_zeros(1), ratios[1:].flip(0)])
+    delta = _LinearRecurrence.apply(A.t(), external.flip(0).contiguous(), zero, backwards).flip(0)
+    return delta if bool(delta.detach().isfinite().all()) else _bounded_adjoint(A, external, ratios)
+
+
+def _bounded_adjoint(A: Tensor, external: Tensor, ratios: Tensor) -> Tensor:
+    """The adjoint cut off at a huge value instead of infinity.
+
+    A unit that nothing reaches has no say in the scales, so its delta may leave float64's range. Its mass is zero
+    all the same, and infinity times that zero would spoil every sum it enters.
+    """
+    delta, later, r_later = torch.empty_like(external), torch.zeros_like(external[0]), 0.0
+    for t in range(len(external) - 1, -1, -1):
+        later = (r_later * later @ A + external[t]).clamp(max=_LARGE)
+        delta[t], r_later = later, float(ratios[t])
+    return delta
+
+
+def _unrolled(A: Tensor, u: Tensor, start: Tensor, ratios: Tensor) -> Tensor:
+    """The same recurrence from ordinary operations, which torch can differentiate in batches of directions."""
+    states, previous = [], start
+    for u_t, r_t in zip(u.unbind(0), ratios.tolist()):
+        previous = r_t * previous @ A.t() + u_t
+        states.append(previous)
+    return torch.stack(states)
+
+
+def states(A: Scaled, u: Scaled, h0: Scaled | None, *, unroll: bool = False) -> States:
+    """All states h_1..h_T of the recurrence. A: (H, H), u: (T, B, H), h0: (B, H) or None for zero."""
+    u = u.merged((1, 2))
+    u_scale = u.log_scale.reshape(-1).expand(u.shape[0])
+    start = Scaled(torch.zeros_like(u.mantissa[0]), u_scale[0] * 0) if h0 is None else h0.with_one_scale()
+    scales = _straight_scales(A, u, u_scale, start)
+    result = _states(A, u, u_scale, start, scales, unroll)
+    if not _in_range(result.mantissa.detach()):
+        result = _states(A, u, u_scale, start, _measured_scales(A, u, u_scale, start), unroll)
+    return result
+
+
+def _states(A: Scaled, u: Scaled, u_scale: Tensor, start: Scaled, scales: Tensor, unroll: bool) -> States:
+    """The sweep with given scales s_0..s_T."""
+    sweep = _unrolled if unroll else _LinearRecurrence.apply
+    # A's own scale goes with the ratios, so that its mantissa stays the leaf that kappa differentiates.
+    ratios = (A.log_scale + scales[:-1] - scales[1:]).exp()
+    m_0 = start.rescaled_to(scales[0]).mantissa
+    m = sweep(A.mantissa, u.mantissa * torch.exp(u_scale - scales[1:])[:, None, None], m_0, ratios)
+    return States(m, scales[1:], ratios, m_0.detach())
+
+
+def _in_range(mantissa: Tensor) -> bool:
+    tops = mantissa.amax((1, 2))
+    return bool(((tops > _SMALL) & (tops < _LARGE)).all()) or not bool(tops.any())
+
+
+def _straight_scales(A: Scaled, u: Scaled, u_scale: Tensor, start: Scaled) -> Tensor:
+    """s_t = sigma t + constant, sigma the growth rate of A or of u, whichever is larger: right for nearly all nets."""
+    steps = len(u_scale)
+    first = (u.mantissa.detach().amax((0, 1)) + start.mantissa.detach().amax(0) > 0).to(u.mantissa.dtype)
+    sigma = max(
+        log_growth(A.mantissa.detach(), first) + float(A.log_scale),
+        float(u_scale[-1] - u_scale[0]) / max(1, steps - 1),
+    )
+    sigma = sigma if math.isfinite(sigma) else 0.0
+    time = torch.arange(steps + 1, dtype=u_scale.dtype, device=u_scale.device)
+    offset = (u_scale - sigma * time[1:]).max()
+    if bool(start.mantissa.any()):
+        offset = torch.maximum(offset, start.log_scale)
+    return sigma * time + offset
+
+
+def _measured_scales(A: Scaled, u: Scaled, u_scale: Tensor, start: Scaled) -> Tensor:
+    """s_t = log of the largest entry of h_t, from a sweep that divides by it at every step.
+
+    For growth that is no straight line: periodic or reducible matrices, inputs that rise and fall.
+    """
+    A_m, a = A.mantissa.detach().t(), float(A.log_scale)
+    m, s = start.mantissa.detach(), float(start.log_scale)
+    if not bool(m.any()):
+        s = float(u_scale[0])
+    scales = [s]
+    for u_t, log_u in zip(u.mantissa.detach().unbind(0), u_scale.tolist()):
+        top = max(log_u, s + a)
+        m = m @ A_m * math.exp(s + a - top) + u_t * math.exp(log_u - top)
+        largest = float(m.max())
+        if largest > 0:
+            m, top = m / largest, top + math.log(largest)
+        s = top
+        scales.append(s)
+    return torch.tensor(scales, dtype=u_scale.dtype, device=u_scale.device)

@@ -1,0 +1,1 @@
+"""A plain recurrent net needs no interpreter: its quantities in closed form."""

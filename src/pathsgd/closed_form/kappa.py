@@ -1,0 +1,139 @@
+"""kappa1 of a plain recurrent net in closed form: [embedding ->] one ReLU RNN layer -> linear output.
+
+The commonest model of this field gets a path of its own: with A = W_rec^2, u = what enters a step, v = what an output
+step collects (column sums of W_out^2), both sequences of states come from `states.sequences`, and
+
+    kappa1(W_rec) = sum_s delta_{s+1} h_s^T        kappa1(W_in) = (sum_s delta_s) e^T        kappa1(b) = sum_s delta_s
+    kappa1(W_out) = 1 (sum over output steps h_s)^T
+
+e is 1, or the column sums of the squared embedding. Matrices whose kappa is constant along a dimension keep size 1
+there. `quantities.kappa.Kappa` is the general route and this one's oracle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pathsgd._native import PlainSums, plain_sums, squared_products
+from pathsgd.arithmetic.perron import perron_root
+from pathsgd.arithmetic.second_order import second_order_sum
+from pathsgd.closed_form.match import PlainNet
+from pathsgd.closed_form.states import sequences
+
+
+@dataclass(frozen=True)
+class PlainKappa:
+    """kappa1 / gamma^2 of every parameter and log gamma^2; states, adjoints, root and divisor for kappa2."""
+
+    kappa1: dict[str, Tensor]
+    flow: dict[str, Tensor]
+    """Path flow through the units that a parameter's rows (columns, for an embedding) lead into, by its name."""
+    log_gamma_sq: float
+    h: Tensor
+    delta: Tensor
+    root: float
+    divisor: float
+    next_root: float
+    """The growth of the states from the last step but one to the last: the root to start from next time."""
+
+
+# Rounding errors add up from step to step; measured, float32 keeps to 1e-5 of each entry for this many.
+_FLOAT32_STEPS = 1024
+
+
+def kappa1(
+    net: PlainNet, parameters: Mapping[str, Tensor], root: float | None = None, *, exact: bool = True
+) -> PlainKappa:
+    """kappa1 / gamma^2 of every parameter of a plain net, constant dimensions kept at size 1.
+
+    root: a guess of the Perron root of A, `next_root` of the last measurement; only a scale, so it need not be exact.
+    exact: in float64; otherwise in float32 where the weights are and `is_certain` vouches for the result.
+    """
+    embedded = None if net.embedding is None else squared_products(parameters[net.embedding], into=False)[1]
+    w_rec, guessed = parameters[net.w_rec], root is not None
+    if root is None:
+        root = max(1.0, perron_root(w_rec.detach().double().square()))
+    sums = None
+    if not exact and w_rec.dtype == torch.float32 and net.steps <= _FLOAT32_STEPS:
+        sums = relative_sums(net, parameters, embedded, root, torch.float32)
+    if sums is None or not is_certain(sums):
+        sums = relative_sums(net, parameters, embedded, root, torch.float64)
+    gamma_sq = sums.gamma_sq
+    if guessed and not 1e-200 < gamma_sq < 1e200:
+        return kappa1(net, parameters, None, exact=exact)  # the guess was too far off for this many steps
+    into, out, through = sums.vectors
+    result = {net.w_rec: sums.recurrent, net.w_out: out[None, :]}
+    result.update({bias: into for bias in net.biases})
+    flow = {net.w_rec: through}
+    if embedded is None or net.embedding is None:
+        result[net.w_in] = into[:, None]
+    else:
+        result[net.w_in] = torch.outer(into, embedded)
+        _, back = squared_products(parameters[net.w_in], None, into, into=False)
+        assert back is not None
+        result[net.embedding], flow[net.embedding] = back[None, :], embedded * back
+    log_scale, divisor = (net.steps - 1) * math.log(root), gamma_sq or 1.0
+    if net.b_out:
+        rows = net.steps if net.every_step else 1
+        result[net.b_out] = torch.full((1,), rows * math.exp(-log_scale) / divisor, dtype=torch.float64)
+    log_gamma_sq = math.log(gamma_sq) + log_scale if gamma_sq > 0 else -math.inf
+    growth = root * sums.growth
+    next_root = max(1.0, growth) if 0 < growth < math.inf else root
+    return PlainKappa(result, flow, log_gamma_sq, sums.h, sums.delta, root, divisor, next_root)
+
+
+def relative_sums(
+    net: PlainNet, parameters: Mapping[str, Tensor], embedded: Tensor | None, root: float, dtype: torch.dtype
+) -> PlainSums:
+    """Sums over the squared network's sequences, in `dtype`, by the kernel or by torch."""
+    w_in, w_rec, w_out = (parameters[name].detach() for name in (net.w_in, net.w_rec, net.w_out))
+    biases = [parameters[name].detach() for name in net.biases]
+    b_out = None if net.b_out is None else parameters[net.b_out].detach()
+    native = plain_sums(w_in, embedded, w_rec, biases, w_out, b_out, net.steps, net.every_step, 1 / root, dtype)
+    if native is not None:
+        return native
+    u, v = squared_products(w_in, embedded, out=False)[0], squared_products(w_out, into=False)[1]
+    assert u is not None and v is not None
+    for bias in biases:
+        u = u + bias.double().square()
+    h, delta, _ = sequences(w_rec, u.to(dtype), v.to(dtype), net.steps, every_step=net.every_step, root=root)
+    # What is left of h_s is r^-(T-s) times its row, of delta_s r^-(s-1) times its row.
+    fade = root ** -torch.arange(net.steps, dtype=torch.float64, device=u.device)
+    out = fade.flip(0) @ h.double() if net.every_step else h[-1].double()
+    vectors = torch.stack([fade @ delta.double(), out, torch.linalg.vecdot(h, delta, dim=0).double()])
+    recurrent = delta[1:].t() @ h[:-1]
+    largest = max(float(h.amax()), float(delta.amax())) if bool(vectors.isfinite().all()) else math.inf
+    least = min(float(result.amin()) for result in (vectors[:2], *([recurrent] if net.steps > 1 else [])))
+    gamma_sq = float(v @ out)
+    if b_out is not None:
+        gamma_sq += float(b_out.double().square().sum() * (fade[-1] * (net.steps if net.every_step else 1)))
+    growth = float(h[-1].sum() / h[-2].sum()) if net.steps > 1 else 0.0
+    share = 1 / gamma_sq if gamma_sq > 0 else 1.0
+    # In float64: gamma^2 may leave the range of `dtype` where the quotient does not.
+    recurrent = (recurrent.double() * (share / root)).to(dtype)
+    return PlainSums(h, delta, vectors * share, recurrent, gamma_sq, growth, largest, least)
+
+
+def is_certain(sums: PlainSums) -> bool:
+    """Whether no sum depends on a number that was too small or too large for the dtype of its sequences.
+
+    All terms are nonnegative. What underflows is below `tiny` times the largest factor it meets, and may grow on its
+    way as entries differ: a result far above that many such losses has not lost anything.
+    """
+    steps, hidden = sums.h.shape
+    tiny = torch.finfo(sums.h.dtype).tiny
+    return sums.largest < tiny**-0.5 and sums.least > 1e12 * steps * hidden * tiny * sums.largest
+
+
+def kappa2(net: PlainNet, parameters: Mapping[str, Tensor], first: PlainKappa) -> dict[str, Tensor]:
+    """kappa2 / gamma^2 of the recurrent matrix, the only parameter a path uses twice: 4 A .* S."""
+    A = parameters[net.w_rec].detach().double().square() / first.root
+    h, delta = first.h.double(), first.delta.double()
+    before = torch.cat([torch.zeros_like(h[:1]), h[:-1]])
+    total = second_order_sum(A, before, delta, adjoint=not net.every_step, exact_in=first.h.dtype)
+    return {net.w_rec: total.mul_(A).mul_(4 / first.root / first.divisor)}

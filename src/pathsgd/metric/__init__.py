@@ -1,0 +1,1 @@
+"""The metric of an update: measured, made into whitenings, applied to gradients."""

@@ -1,0 +1,107 @@
+"""The metric without its size: steps that do not grow with the weights.
+
+K = kappa / gamma^2 measures an entry against the net as it is, so a learning rate is a share of every matrix, however
+large that has become. Adam's steps are absolute: as weights grow, their share falls by itself. Here the pattern of K
+is measured anew each time; its overall size was fixed once, at the first measurement, by one number for each parameter:
+
+    mean over p's entries of log(1/sqrt(K_abs))  =  B[from] - B[to],    for ever
+
+B is one number for each layer of units, 0 for inputs and outputs. A recurrent matrix leads from a layer to itself: its
+mean is 0. A rescaling of units changes the mean of log(1/sqrt(K)) by a difference of two layers' numbers and nothing
+else. B is the least-squares fit of those means, so it takes the difference up, and the steps are invariant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pathsgd.metric.geometry import Measure
+from pathsgd.rules.base import FIXED
+
+Layer = bytes
+"""A layer of units, by the numbers of its nodes."""
+ENDS: Layer = b""
+"""Inputs and outputs."""
+
+
+@dataclass
+class Joint:
+    """All that leads from one layer to another: its entries, the sum of their logarithms, and whether it ever moves."""
+
+    entries: int = 0
+    logs: float = 0.0
+    frozen: bool = False
+
+
+def resized(whitenings: Mapping[str, Tensor], log_sizes: Mapping[str, float]) -> dict[str, Tensor]:
+    """1/sqrt(K_abs) from 1/sqrt(K): the parameters in `log_sizes` get that mean logarithm, the others stay."""
+    result = dict(whitenings)
+    for name, size in log_sizes.items():
+        mean = mean_log(whitenings[name])
+        if math.isfinite(mean):
+            result[name] = whitenings[name] * math.exp(size - mean)
+    return result
+
+
+def log_sizes(
+    whitenings: Mapping[str, Tensor], measured: Measure, parameters: Mapping[str, Tensor]
+) -> dict[str, float]:
+    """B[from] - B[to] of every parameter, fitted to what was measured.
+
+    Parameters that no rescaling changes are left out. Those with entries on no path have no mean to be fitted to.
+    """
+    ways = {name: _way(measured, name) for name in whitenings if measured.is_free(name)}
+    joints: dict[tuple[Layer, Layer], Joint] = {}
+    for name, way in ways.items():
+        p, mean = parameters[name], mean_log(whitenings[name])
+        if way[0] == way[1]:
+            continue
+        if not p.requires_grad:
+            # Nothing moves it, so its weights themselves tell how its two layers are scaled.
+            joints[way] = Joint(1, mean_log(p[p != 0].abs()), frozen=True)
+        elif math.isfinite(mean) and not joints.setdefault(way, Joint()).frozen:
+            joints[way].entries += p.numel()
+            joints[way].logs += p.numel() * mean
+    numbers = _fit(joints)
+    return {name: numbers.get(start, 0.0) - numbers.get(end, 0.0) for name, (start, end) in ways.items()}
+
+
+def mean_log(values: Tensor) -> float:
+    """-inf where a value is zero."""
+    return float(values.detach().double().log().mean())
+
+
+def _way(measured: Measure, name: str) -> tuple[Layer, Layer]:
+    """The layers that a parameter leads from and to."""
+    edges = measured.spaces.edges[name]
+    return _layer(edges.into), _layer(edges.out)
+
+
+def _layer(nodes: Tensor) -> Layer:
+    return ENDS if bool((nodes == FIXED).all()) else nodes.cpu().numpy().tobytes()
+
+
+_CERTAIN = 1e6
+"""Weight of a frozen parameter in the fit: what it says of its layers holds."""
+
+
+def _fit(joints: Mapping[tuple[Layer, Layer], Joint]) -> dict[Layer, float]:
+    """The number of each layer by least squares, every pair of layers that are joined counting once."""
+    layers = sorted({layer for pair in joints for layer in pair} - {ENDS})
+    if not layers:
+        return {}
+    matrix = torch.zeros(len(joints), len(layers), dtype=torch.float64)
+    wanted = torch.zeros(len(joints), 1, dtype=torch.float64)
+    for row, ((start, end), joint) in enumerate(joints.items()):
+        weight = _CERTAIN if joint.frozen else 1.0
+        for layer, sign in ((start, weight), (end, -weight)):
+            if layer != ENDS:
+                matrix[row, layers.index(layer)] += sign
+        wanted[row] = weight * joint.logs / joint.entries
+    solution = torch.linalg.lstsq(matrix, wanted, driver="gelsd").solution
+    return dict(zip(layers, solution.reshape(-1).tolist()))

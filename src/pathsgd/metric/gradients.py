@@ -1,0 +1,93 @@
+"""Path-normalised gradients in place: grad <- grad / K, for any optimiser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pathsgd.metric.choice import Metric, MetricChoice, PaperMetric, chosen
+from pathsgd.metric.geometry import Geometry
+from pathsgd.metric.whitening import inverse_metric
+from pathsgd.quantities.kappa import Terms
+from pathsgd.recording.record import Output
+
+
+def path_normalize_grad_(
+    model: nn.Module,
+    *inputs: Any,
+    terms: Terms = "first",
+    metric: MetricChoice = "paper",
+    clip: float | None = None,
+    output: Output = None,
+) -> Tensor:
+    """Replace every `.grad` by grad / K, in place; returns the dual norm before clipping.
+
+    Use it between `backward()` and the step of any optimiser, as `clip_grad_norm_` is used. It records the model anew
+    at every call; `pathsgd.optim.wrap` does the same before each step of an optimiser and records once per shape.
+
+    model: the network whose gradients are changed.
+    inputs: example inputs; only shapes and dtypes matter.
+    terms: "first" kappa1, "both" kappa1 + kappa2.
+    metric: "paper", grad / kappa; "relative" or a `pathsgd.Metric`, grad / K.
+    clip: bound on the dual norm sqrt(sum grad^2 / K), which rescaling does not change; a gradient whose dual norm is
+        not finite becomes zero.
+    output: which of the model's results to measure; None takes the first tensor.
+
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    >>> model(torch.ones(3, 4)).pow(2).mean().backward()
+    >>> dual_norm = path_normalize_grad_(model, torch.ones(3, 4))
+    """
+    chosen_metric = without_memory(metric)
+    parameters = {name: p for name, p in model.named_parameters() if p.grad is not None}
+    if not parameters:
+        return torch.zeros((), dtype=torch.float64)
+    with torch.enable_grad():  # kappa is a derivative
+        measured = Geometry(model, output).measure(inputs, terms)
+    inverses = inverse_metric(measured, dict(model.named_parameters()), chosen_metric)
+    return scale_gradients_(parameters, inverses, clip)
+
+
+def without_memory(metric: MetricChoice) -> Metric | PaperMetric:
+    """The metric, refused if it needs to remember its first measurement."""
+    metric = chosen(metric)
+    if isinstance(metric, Metric) and metric.absolute:
+        raise ValueError(
+            "the absolute metric remembers its first measurement, which a gradient in place cannot; "
+            "use PathSGD or PathAdam for it"
+        )
+    return metric
+
+
+@torch.no_grad()
+def scale_gradients_(parameters: Mapping[str, Tensor], inverses: Mapping[str, Tensor], clip: float | None) -> Tensor:
+    """grad <- grad * inverse metric, clipped to a dual norm; returns that norm before. Every grad must be there."""
+    grads = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+    refuse_sparse(list(grads), list(grads.values()))
+    # In float64: 1/kappa may leave the range of the gradient's own dtype where the product does not.
+    scaled = {name: grad.double() * inverses[name] for name, grad in grads.items()}
+    norm = torch.stack([(grads[name] * scaled[name]).sum() for name in grads]).sum().sqrt()
+    factor = clip_factor(float(norm), clip)
+    for name, grad in grads.items():
+        grad.copy_(scaled[name].mul_(factor)) if factor else grad.zero_()
+    return norm
+
+
+def clip_factor(norm: float, clip: float | None) -> float:
+    """min(1, clip / norm); 0 for a norm that is not finite, so that one bad batch moves nothing."""
+    if clip is None:
+        return 1.0
+    if not math.isfinite(norm):
+        return 0.0
+    return 1.0 if norm <= clip else clip / norm
+
+
+def refuse_sparse(names: Sequence[str], grads: Sequence[Tensor]) -> None:
+    """Raise where a gradient is sparse."""
+    for name, grad in zip(names, grads):
+        if grad.is_sparse:
+            raise RuntimeError(f"the gradient of '{name}' is sparse; use a dense one (Embedding(sparse=False))")

@@ -1,0 +1,107 @@
+"""One step of some parameters while it is computed: the passes over their memory, in order.
+
+square_sums   |u|^2 of every parameter           -> clip
+moments       m, v
+direction     of repeated matrices               -> growth
+apply         p <- keep * p + alpha * d .* w
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from pathsgd._native import GRADIENT, Operands, Update, UpdateRule
+from pathsgd.optim import growth
+from pathsgd.optim.clip import clip_factor
+from pathsgd.optim.parts import Part
+
+
+@dataclass
+class Move:
+    """How one part moves.
+
+    rule: how its step is made of whitened gradients.
+    alpha: the multiplier of the step's direction.
+    moment_names: the states that hold the rule's first and second moments, if it has any.
+    """
+
+    part: Part
+    rule: UpdateRule
+    alpha: float
+    moment_names: tuple[str, ...] = ()
+    counts_steps: bool = False
+    """Whether the states count the steps that were taken, as `step`."""
+    squares: list[float] = field(default_factory=list)
+    """Squared lengths of the whitened gradients, parameter by parameter."""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """What a step measured on its way; None where nobody asked."""
+
+    dual_norm: float | None
+    growth: float | None
+
+
+def move(moves: Sequence[Move], clip: float | None, limit: float | None) -> Lengths:
+    """One step of all parts. clip: bound on the dual norm; limit: bound on growth; None for no bound.
+
+    A gradient whose dual norm is not finite moves nothing, where there is a clip.
+    """
+    updates = [_update(m) for m in moves]
+    if clip is not None or limit is not None:
+        for m, update in zip(moves, updates):
+            m.squares = update.square_sums()
+    dual_norm, factor = clip_factor([square for m in moves for square in m.squares], clip)
+    if factor == 0:
+        return Lengths(dual_norm, None)
+    for m, update in zip(moves, updates):
+        signed = -factor if m.part.group["maximize"] else factor
+        if m.rule.direction == GRADIENT:
+            m.alpha *= signed
+            continue
+        m.rule = replace(m.rule, factor=signed)
+        update.moments(m.rule)
+        for state in m.part.states if m.counts_steps else ():
+            state["step"] = state.get("step", 0) + 1
+    grown, bound = growth.bound(moves, updates, limit)
+    for m, update in zip(moves, updates):
+        keep = 1 - float(m.part.group["lr"]) * m.part.group["weight_decay"]
+        update.apply(m.rule, m.alpha * bound, keep)
+    return Lengths(dual_norm, grown)
+
+
+def _update(m: Move) -> Update:
+    """The passes of this step; those of the last one while they work on the same tensors (not only equal ones)."""
+    part = m.part
+    whitenings = [state["whitening"] for state in part.states]
+    moments = [_moments(part, key) for key in m.moment_names]
+    works_on = [*whitenings, *(of_all[0] for of_all in moments)]
+    same = len(works_on) == len(part.worked_on) and all(map(operator.is_, works_on, part.worked_on))
+    if part.update is None or not same:
+        part.update = Update(Operands(part.params, part.gradients(), whitenings, *moments))
+        part.worked_on = works_on
+    else:
+        part.update.renew(part.gradients())
+    return part.update
+
+
+def _moments(part: Part, key: str) -> list[Tensor]:
+    """State `key` of every parameter, in its shape; zero where a parameter has none yet."""
+    known = part.moments.get(key)
+    if known is not None and part.states[0].get(key) is known[0]:
+        return known
+    # Copies: a state that was loaded may still be another optimiser's.
+    moments = [
+        state[key].clone(memory_format=torch.contiguous_format) if key in state else torch.zeros_like(p)
+        for p, state in zip(part.params, part.states)
+    ]
+    for state, moment in zip(part.states, moments):
+        state[key] = moment
+    part.moments[key] = moments
+    return moments

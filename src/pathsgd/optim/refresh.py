@@ -1,0 +1,152 @@
+"""The metric in the parameters' states: measured when it is time, and kept there.
+
+A parameter's state holds `whitening`, 1/sqrt(K), and `age`, the steps it has served: a resumed run continues bit for
+bit, also between two measurements. Beside them lies what the next measurement and the bounds need.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pathsgd.metric.absolute import log_sizes, resized
+from pathsgd.metric.choice import Metric, PaperMetric
+from pathsgd.metric.geometry import Geometry, Measure
+from pathsgd.metric.gradients import refuse_sparse
+from pathsgd.metric.whitening import balancing_ratios, whitenings
+from pathsgd.optim.last_inputs import LastInputs
+from pathsgd.optim.parts import Part
+from pathsgd.passes.nodes import NodeSpaces
+from pathsgd.quantities.kappa import Terms
+from pathsgd.recording.record import Output
+
+
+class Refresh:
+    """Measures the metric of one model again and again.
+
+    model: the network; only its structure and weights are looked at.
+    output: which of its results to measure.
+    metric: what K is (metric/choice.py).
+    terms: "first" kappa1, "both" kappa1 + kappa2.
+    every: steps for which a measured metric serves.
+    for_growth: whether the states shall hold what the bound on growth needs.
+    counts_from_start: the paper's kappa is counted in units of gamma^2 at the first measurement, instead of as it is.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        output: Output,
+        metric: Metric | PaperMetric,
+        terms: Terms,
+        every: int,
+        *,
+        for_growth: bool,
+        counts_from_start: bool,
+    ) -> None:
+        self.geometry = Geometry(model, output)
+        self.metric, self.terms, self.every = metric, terms, every
+        self.for_growth, self.counts_from_start = for_growth, counts_from_start
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what is only kept to save work."""
+        self._last: dict[str, Tensor] = {}  # whitenings of the last measurement, to be written over
+        self._spaces: NodeSpaces | None = None  # of the last measurement: what no path uses is said once for each
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_last": {}, "_spaces": None}
+
+    def keep_up(self, parts: Sequence[Part], inputs: LastInputs) -> Measure | None:
+        """Measure again if a metric is too old, or a parameter has none yet; None if all of them serve on."""
+        measured = None
+        if any(state.get("age", self.every) >= self.every for part in parts for state in part.states):
+            measured = self._renew(parts, inputs.get())
+        for part in parts:
+            for state in part.states:
+                state["age"] += 1
+        return measured
+
+    def measure(
+        self, inputs: Sequence[Any], root: float | None = None, parameters: Mapping[str, Tensor] | None = None
+    ) -> Measure:
+        """The geometry at the current weights, as exact as a step needs it."""
+        with torch.enable_grad():  # kappa is a derivative; steps run without
+            return self.geometry.measure(inputs, self.terms, exact=False, root=root, parameters=parameters)
+
+    def _renew(self, parts: Sequence[Part], inputs: Sequence[Any]) -> Measure:
+        """Measure, and put the metric into the states of these parts."""
+        for part in parts:
+            refuse_sparse(part.names, part.gradients())
+        parameters = self.geometry.parameters()
+        measured = self.measure(inputs, parts[0].states[0].get("root"), parameters)
+        log_unit = parts[0].group.setdefault("log_unit", measured.log_scale) if self.counts_from_start else 0.0
+        whitened = whitenings(measured, parameters, self.metric, log_unit=log_unit, last=self._last)
+        if isinstance(self.metric, Metric) and self.metric.absolute:
+            whitened = resized(whitened, self._log_sizes(parts, whitened, measured, parameters))
+        for part in parts:
+            self._set(part, whitened, measured, parameters)
+        self._spaces, self._last = measured.spaces, whitened
+        return measured
+
+    def _log_sizes(
+        self,
+        parts: Sequence[Part],
+        whitened: Mapping[str, Tensor],
+        measured: Measure,
+        parameters: Mapping[str, Tensor],
+    ) -> dict[str, float]:
+        """The sizes that the metric of each parameter keeps from its first measurement."""
+        states = {
+            name: state
+            for part in parts
+            for name, state in zip(part.names, part.states)
+            if name in measured.kappa and measured.is_free(name)
+        }
+        if measured.log_gamma_sq > -math.inf and not all("log_size" in state for state in states.values()):
+            for name, size in log_sizes(whitened, measured, parameters).items():
+                if name in states:
+                    states[name].setdefault("log_size", size)
+        return {name: state["log_size"] for name, state in states.items() if "log_size" in state}
+
+    def _set(
+        self, part: Part, whitened: Mapping[str, Tensor], measured: Measure, parameters: Mapping[str, Tensor]
+    ) -> None:
+        ratios: dict[str, Tensor | None] = {}
+        if self.for_growth and measured.repeats and isinstance(self.metric, Metric):
+            ratios = balancing_ratios(measured, parameters, self.metric.rho, measured.repeats)
+        for name, p, state in zip(part.names, part.params, part.states):
+            # A part that the last forward pass left out (another head, say) keeps the metric it has.
+            if name in measured.kappa or "age" not in state:
+                whitening, known = whitened[name], state.get("whitening")
+                if known is None or known.data_ptr() != whitening.data_ptr():  # else it was written over in place
+                    state["whitening"] = whitening.expand(p.shape)
+                if self._spaces is not measured.spaces and not bool(whitening.any()) and bool(p.grad.any()):  # type: ignore[union-attr]
+                    _warn_of_no_path(name)
+            if name in ratios:
+                self._set_growth(p, state, measured.repeats[name], ratios[name])
+            state["age"] = 0
+            if measured.next_root is not None:
+                state["root"] = measured.next_root  # kept here, because a resumed run must start from the same one
+
+    def _set_growth(self, p: Tensor, state: dict[str, Any], repeats: int, ratio: Tensor | None) -> None:
+        state["repeats"] = repeats
+        state.pop("growth_ratio", None)
+        if ratio is not None:
+            if isinstance(self.metric, Metric) and self.metric.absolute:  # a recurrent matrix: both metrics have mean 1
+                ratio = ratio / ratio.log().mean().exp()
+            state["growth_ratio"] = ratio.to(p)
+
+
+def _warn_of_no_path(name: str) -> None:
+    warnings.warn(
+        f"parameter '{name}' has a gradient, but no path to the measured output uses it, so it is not moved; "
+        "if the loss reads other results of the model, choose them with output=",
+        RuntimeWarning,
+        stacklevel=2,
+    )

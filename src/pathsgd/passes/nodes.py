@@ -1,0 +1,254 @@
+"""The free nodes of a model: which units can be rescaled without changing its function.
+
+Multiply everything that enters a unit by alpha > 0 and divide everything that leaves it: the function is unchanged.
+With shared weights only some alphas are feasible: all uses of a parameter must scale alike. Every entry of every
+activation gets a node number; operations tie numbers together (a residual sum, a recurrence, a weight used at many
+positions), inputs and outputs are node 0 and fixed. What remains are the free nodes, and each parameter entry knows
+the node it comes from and the node it enters:
+
+    p <- p * alpha[out] / alpha[into]
+
+All uses of one parameter entry are taken to join the same two nodes. That finds every rescaling of the usual nets;
+where uses could scale alike between different nodes (a weight tied across layers), it finds fewer than exist.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pathsgd.rules.base import CONSTANT, FIXED, NOTHING, Nodes
+from pathsgd.tape import Kind, Recording, Step, Value, interpret, map_leaves
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Per parameter entry, the node it enters and the node it leaves; broadcastable to the parameter's shape."""
+
+    out: Tensor
+    into: Tensor
+
+    @property
+    def free(self) -> bool:
+        """Whether some entry changes under some rescaling."""
+        return bool((self.out != self.into).any())
+
+
+@dataclass(frozen=True)
+class NodeSpaces:
+    """The freedom of a model: `count` free nodes numbered 1..count (0 is fixed), and each parameter's edges."""
+
+    count: int
+    edges: dict[str, Edges]
+    names: list[str]
+    """For each free node, where it lives: the parameter whose entries enter it, and the row."""
+
+
+def spaces_of(recording: Recording, parameters: Mapping[str, Tensor], *, exact: bool = True) -> NodeSpaces:
+    """The free nodes of a recorded model. Parameters that no step uses have fixed edges.
+
+    exact: only what leaves the function exactly as it is. Otherwise also what the metric is covariant under besides:
+    the scale of a channel before a batch normalisation that trains, which its eps alone can tell.
+    """
+    graph = _Graph(recording, exact)
+    labels = _components(graph.count, graph.ties)
+    spaces = _number(labels, graph.uses)
+    for name, p in parameters.items():
+        if name not in spaces.edges:
+            fixed = torch.full([1] * p.dim(), FIXED)
+            spaces.edges[name] = Edges(fixed, fixed)
+    return spaces
+
+
+class _Graph:
+    """Collects node numbers and ties while the recorded steps are walked through; see rules/base.py: NodeGraph."""
+
+    def __init__(self, recording: Recording, exact: bool) -> None:
+        self.exact = exact
+        self.count = FIXED + 1
+        self.ties: list[tuple[np.ndarray, np.ndarray]] = []
+        self.uses: dict[str, tuple[Tensor, Tensor]] = {}
+        self.result_shape = torch.Size()
+        known: dict[Value, Nodes] = {v: Nodes(torch.tensor(FIXED).expand(v.shape)) for v in recording.inputs}
+        self._entries: dict[str, Tensor] = {}
+        """The numbers of each parameter's entries: all parameters end to end."""
+        for name, value in recording.parameters.items():
+            start = sum(ids.numel() for ids in self._entries.values())
+            self._entries[name] = torch.arange(start, start + math.prod(value.shape)).reshape(value.shape)
+            known[value] = Nodes(self._entries[name], weight=True)
+        self._ends = np.cumsum([ids.numel() for ids in self._entries.values()])
+        interpret(recording, known, self._carry)
+        assert recording.output is not None
+        self._fix(self.activation(known[recording.output]))
+
+    def _carry(self, step: Step, args: Any, kwargs: Any) -> Any:
+        self.result_shape = next(v.shape for v in step.outputs if v is not None)
+        args, kwargs = map_leaves(lambda a: a.cpu() if isinstance(a, Tensor) else a, (args, kwargs))
+        results = step.rule.nodes(self, *args, **kwargs)
+        for value, result in zip(step.outputs, (results,) if isinstance(results, Nodes) else results):
+            if value is not None and result is not None:
+                assert result.ids.shape == value.shape and (not result.weight or value.kind is Kind.WEIGHT), step
+        return results
+
+    # ---- what rules ask ------------------------------------------------------------------------------------------
+
+    def activation(self, operand: Any) -> Tensor:
+        if not isinstance(operand, Nodes):
+            return torch.where(torch.as_tensor(operand) == 0, NOTHING, FIXED)
+        if not operand.weight:
+            return operand.ids
+        ids = self.fresh(*operand.ids.shape)  # a bias: edges from the node of value one
+        self.edges(operand, ids, FIXED)
+        return torch.where(operand.ids == NOTHING, NOTHING, ids)
+
+    def alike(self, *operands: Any) -> tuple[list[Tensor], bool]:
+        if any(isinstance(o, Nodes) and not o.weight for o in operands):
+            return [self.activation(o) for o in operands], False
+        constants = [o if isinstance(o, Nodes) else torch.as_tensor(o) for o in operands]
+        return [o.ids if isinstance(o, Nodes) else torch.where(o == 0, NOTHING, CONSTANT) for o in constants], True
+
+    def fresh(self, *shape: int) -> Tensor:
+        ids = torch.arange(self.count, self.count + math.prod(shape)).reshape(shape)
+        self.count += ids.numel()
+        return ids
+
+    def tie(self, a: Tensor, b: Tensor) -> None:
+        a, b = _without_repeats(*torch.broadcast_tensors(a, b))
+        keep = (a >= 0) & (b >= 0) & (a != b)
+        if bool(keep.any()):
+            self.ties.append((a[keep].numpy(), b[keep].numpy()))
+
+    def merge(self, ids: Tensor, dims: Iterable[int]) -> Tensor:
+        for dim in dims:
+            if ids.shape[dim] > 1 and ids.stride(dim) == 0:
+                ids = ids.narrow(dim, 0, 1)
+            elif ids.shape[dim] > 1:
+                one = ids.amax(dim, keepdim=True)  # a zero (-1) says nothing of its node: the others speak
+                self.tie(ids, one)
+                ids = one
+        return ids
+
+    def edges(self, weight: Any, out: Tensor | int, into: Tensor | int) -> None:
+        out, into = torch.as_tensor(out), torch.as_tensor(into)
+        if not isinstance(weight, Nodes) or not weight.weight:
+            self._constant_edges(weight, out, into)
+            return
+        out, into = out.expand(weight.ids.shape), into.expand(weight.ids.shape)
+        for name, ids in self._entries.items():
+            if ids.data_ptr() == weight.ids.data_ptr() and ids.shape == weight.ids.shape and weight.ids.is_contiguous():
+                self._use(name, out, into)
+                return
+        self._use_view(weight.ids.reshape(-1), out.reshape(-1), into.reshape(-1))
+
+    def _constant_edges(self, weight: Any, out: Tensor, into: Tensor) -> None:
+        """Weights that no rescaling changes, fixed numbers or values of units that must be fixed then."""
+        ids = self.activation(weight)
+        self._fix(ids)
+        self.tie(torch.where(ids == NOTHING, NOTHING, out), into)
+
+    def pinned(self, *operands: Any) -> Nodes:
+        for operand in operands:
+            if isinstance(operand, Nodes) and operand.weight:
+                self.edges(operand, FIXED, FIXED)
+            elif isinstance(operand, Nodes):
+                self._fix(operand.ids)
+        weight = not any(isinstance(o, Nodes) and not o.weight for o in operands)
+        return Nodes(torch.tensor(CONSTANT if weight else FIXED).expand(self.result_shape), weight)
+
+    # ---- uses of parameters --------------------------------------------------------------------------------------
+
+    def _use(self, name: str, out: Tensor, into: Tensor) -> None:
+        """A whole parameter was used between these nodes; all its uses must be between the same."""
+        known = self.uses.setdefault(name, (out, into))
+        self.uses[name] = (self._agree(known[0], out), self._agree(known[1], into))
+
+    def _agree(self, old: Tensor, new: Tensor) -> Tensor:
+        if old is new:
+            return old
+        self.tie(old, new)
+        return torch.where(old >= 0, old, new) if bool((old < 0).any()) else old
+
+    def _use_view(self, entries: Tensor, out: Tensor, into: Tensor) -> None:
+        """A view of parameters was used (a transpose, a slice, several joined): write to the entries it shows."""
+        constant = entries == CONSTANT
+        self.tie(out[constant], into[constant])
+        owner = torch.from_numpy(np.searchsorted(self._ends, entries.numpy(), side="right"))
+        names = list(self._entries)
+        for index in owner[entries >= 0].unique().tolist():
+            mine, name = (owner == index) & (entries >= 0), names[index]
+            ids = self._entries[name]
+            unknown = torch.full(ids.shape, NOTHING)
+            sides, positions = self.uses.get(name, (unknown, unknown)), entries[mine] - int(ids.reshape(-1)[0])
+            self.uses[name] = (
+                self._write(sides[0], positions, out[mine]),
+                self._write(sides[1], positions, into[mine]),
+            )
+
+    def _write(self, side: Tensor, positions: Tensor, new: Tensor) -> Tensor:
+        flat = side.reshape(-1).clone()
+        self.tie(flat[positions], new)
+        flat[positions] = torch.where(new >= 0, new, flat[positions])
+        self.tie(flat[positions], new)  # an entry may be shown twice (expand): its uses are one parameter's
+        return flat.reshape(side.shape)
+
+    def _fix(self, *ids: Tensor) -> None:
+        for i in ids:
+            self.tie(i, torch.tensor(FIXED))
+
+
+def _without_repeats(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Drop dimensions along which both are expanded: the same pairs over and over."""
+    for dim in range(a.dim()):
+        if a.shape[dim] > 1 and a.stride(dim) == 0 and b.stride(dim) == 0:
+            a, b = a.narrow(dim, 0, 1), b.narrow(dim, 0, 1)
+    return a, b
+
+
+def _components(count: int, ties: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Connected components: every node gets the smallest number it is tied to (so whatever is tied to 0 is 0)."""
+    labels = np.arange(count)
+    if not ties:
+        return labels
+    a, b = (np.concatenate(side) for side in zip(*ties))
+    while True:
+        before = labels.copy()
+        low = np.minimum(labels[a], labels[b])
+        for ends in (labels[a], labels[b]):
+            np.minimum.at(labels, ends, low)
+        np.minimum.at(labels, a, low)
+        np.minimum.at(labels, b, low)
+        labels = labels[labels]
+        if np.array_equal(labels, before):
+            return labels
+
+
+def _number(labels: np.ndarray, uses: dict[str, tuple[Tensor, Tensor]]) -> NodeSpaces:
+    """Number the free nodes 1..count in the order in which parameters enter them."""
+    table = torch.from_numpy(labels)
+    resolved = {n: tuple(_compressed(table[side.clamp(min=FIXED)]) for side in sides) for n, sides in uses.items()}
+    names: list[str] = []
+    numbers = torch.full((len(labels),), -1)
+    numbers[FIXED] = FIXED
+    for name, sides in resolved.items():
+        for side in sides:
+            values, first = np.unique(side.numpy().reshape(-1), return_index=True)
+            for row in sorted(first[numbers[values].numpy() < 0].tolist()):
+                numbers[side.reshape(-1)[row]] = len(names) + 1
+                names.append(f"{name}[{row}]")
+    edges = {n: Edges(numbers[out], numbers[into]) for n, (out, into) in resolved.items()}
+    return NodeSpaces(len(names), edges, names)
+
+
+def _compressed(ids: Tensor) -> Tensor:
+    """The same numbers with size 1 along every dimension in which they do not change."""
+    for dim in range(ids.dim()):
+        first = ids.narrow(dim, 0, 1)
+        if ids.shape[dim] > 1 and bool((ids == first).all()):
+            ids = first
+    return ids.contiguous()

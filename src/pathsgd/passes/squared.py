@@ -1,0 +1,61 @@
+"""The squared network: every parameter p replaced by q = |p|^order, run once on the all-ones input.
+
+    gamma^2 = sum over all input-to-output paths of prod p^2 = g(q)      (order 2)
+
+Everything in that pass is nonnegative, so units are the identity in it and g is a polynomial in q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pathsgd.arithmetic.recurrence import States
+from pathsgd.arithmetic.scaled import Scaled, power_of
+from pathsgd.rules.base import Squared
+from pathsgd.tape import Recording, Value, interpret
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """One pass through a recurrent matrix: what the closed form of kappa2 needs."""
+
+    parameter: str
+    states: States
+
+
+class Evaluation:
+    """One pass of the squared network over a recording.
+
+    weights: parameter name -> q, its mantissa a leaf for autograd, with its log-scale.
+    total: gamma^2 as `Scaled`.
+    recurrences: the passes through recurrent matrices that are parameters.
+    """
+
+    @torch.inference_mode(False)
+    def __init__(
+        self,
+        recording: Recording,
+        parameters: Mapping[str, Tensor],
+        order: float = 2.0,
+        *,
+        unroll: bool = False,
+        differentiable: bool = True,
+    ) -> None:
+        self.weights = {name: power_of(parameters[name].detach(), order) for name in recording.parameters}
+        for q in self.weights.values():
+            q.mantissa.requires_grad_(differentiable)
+        device = next(iter(parameters.values())).device
+        net = Squared(order, device, unroll=unroll)
+        one = torch.ones((), dtype=torch.float64, device=device)
+        known: dict[Value, Scaled] = {v: self.weights[name] for name, v in recording.parameters.items()}
+        known.update({v: Scaled(one.expand(v.shape), one.new_zeros(())) for v in recording.inputs})
+        with torch.set_grad_enabled(differentiable):
+            interpret(recording, known, lambda step, args, kwargs: step.rule.squared(net, *args, **kwargs))
+            assert recording.output is not None
+            self.total = known[recording.output].sum().times(1 / recording.examples)
+        names = {id(q): name for name, q in self.weights.items()}
+        self.recurrences = [Recurrence(names[id(w)], states) for w, states in net.states if id(w) in names]

@@ -1,0 +1,1 @@
+"""What users ask of a model: gamma^2, kappa, rescalings, an explanation."""

@@ -1,0 +1,175 @@
+"""kappa = 1/2 d^2 gamma^2 / dp^2 = kappa1 + kappa2, for every parameter of a model.
+
+    kappa1_i = dg/dq_i                    one backward pass through the squared network
+    kappa2_i = 2 q_i d^2g/dq_i^2          zero unless some path uses the parameter more than once
+
+kappa2 comes in closed form for recurrent matrices (arithmetic/second_order.py) and by automatic differentiation where a
+parameter is shared along a path in any other way: hand-written loops, one Parameter in two modules, tied encoder and
+decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pathsgd.arithmetic import recurrence, scaled
+from pathsgd.arithmetic.second_order import second_order_sum
+from pathsgd.passes.sharing import parameters_shared_along_paths
+from pathsgd.passes.squared import Evaluation
+from pathsgd.recording.record import Output, record
+from pathsgd.tape import Recording
+
+Terms = Literal["first", "second", "both"]
+Convention = Literal["exact", "paper"]
+
+# Rows of the Hessian differentiated together; bounds the memory of the exact route, not its result.
+_CHUNK = 64
+# Relative error that the short cut for recurrent matrices may leave (arithmetic/second_order.py).
+_SHORT_CUT = 1e-11
+
+
+class Kappa:
+    """kappa1 and kappa2 at the current weights, in the scales of one evaluation.
+
+    With gamma^2 = m exp(S) (`total`) and q = mantissa exp(s) (`evaluation.weights[name]`), the stored tensors are
+    derivatives of m in q's mantissa:   kappa = stored * exp(S - s),   kappa / gamma^2 = stored / m * exp(-s).
+    """
+
+    @torch.inference_mode(False)
+    def __init__(self, recording: Recording, parameters: Mapping[str, Tensor]) -> None:
+        self.recording, self.parameters = recording, parameters
+        self.evaluation = Evaluation(recording, parameters)
+        self.total = self.evaluation.total
+        self._leaves = {n: q.mantissa for n, q in self.evaluation.weights.items()}
+        wanted = [*self._leaves.values(), *(r.states.mantissa for r in self.evaluation.recurrences)]
+        grads = _gradients(self.total.mantissa, wanted)
+        self._first = dict(zip(self._leaves, grads))
+        self._external = grads[len(self._leaves) :]
+
+    def first(self) -> dict[str, Tensor]:
+        """dm/dq of every used parameter."""
+        return self._first
+
+    @torch.inference_mode(False)
+    def second(self, samples: int | None = None, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """2 q d^2m/dq^2 of every used parameter; `samples` asks for the unbiased estimate where autodiff is needed."""
+        shared = parameters_shared_along_paths(self.recording)
+        result = {name: torch.zeros_like(q) for name, q in self._leaves.items()}
+        for name in shared.recurrent:
+            result[name] = self._recurrent(name)
+        for name in shared.general:
+            diagonal = self._hessian_diagonal(name) if samples is None else self._estimate(name, samples, generator)
+            result[name] = 2 * self._leaves[name].detach() * diagonal
+        return result
+
+    def _recurrent(self, name: str) -> Tensor:
+        """4 q .* sum_{n>=0} (A^n)^T .* sum_s delta_{s+n+2} h_s^T, summed over passes and rows."""
+        A = self._leaves[name].detach()
+        total = torch.zeros_like(A)
+        for passage, external in zip(self.evaluation.recurrences, self._external):
+            if passage.parameter != name:
+                continue
+            states = passage.states
+            delta = recurrence.adjoint_states(A, external, states.ratios)
+            before = torch.cat([states.start[None], states.mantissa.detach()[:-1]])
+            for row in range(before.shape[1]):
+                total += second_order_sum(A, before[:, row], delta[:, row], ratios=states.ratios, tolerance=_SHORT_CUT)
+        return 4 * A * total
+
+    def _gradient_with_graph(self, name: str) -> tuple[Tensor, Tensor]:
+        again = Evaluation(self.recording, self.parameters, unroll=True)
+        q = again.weights[name].mantissa
+        (gradient,) = torch.autograd.grad(again.total.mantissa, q, create_graph=True)
+        # Both evaluations choose their scales alike; make sure, the diagonal is wanted in this one's.
+        return q, gradient * torch.exp(again.total.log_scale - self.total.log_scale)
+
+    def _hessian_diagonal(self, name: str) -> Tensor:
+        q, gradient = self._gradient_with_graph(name)
+        diagonal = torch.zeros(q.numel(), dtype=q.dtype, device=q.device)
+        if gradient.requires_grad:
+            for index in torch.arange(q.numel(), device=q.device).split(_CHUNK):
+                rows = torch.arange(len(index), device=q.device)
+                basis = torch.zeros(len(index), q.numel(), dtype=q.dtype, device=q.device)
+                basis[rows, index] = 1
+                (hessian,) = torch.autograd.grad(
+                    gradient.reshape(-1), q, basis, retain_graph=True, is_grads_batched=True, allow_unused=True
+                )
+                if hessian is not None:
+                    diagonal[index] = hessian.reshape(len(index), -1)[rows, index]
+        return diagonal.reshape(q.shape)
+
+    def _estimate(self, name: str, samples: int, generator: torch.Generator | None) -> Tensor:
+        """E[v * (Hess v)] over random signs v (Bekas, Kokiopoulou & Saad 2007): unbiased for the diagonal."""
+        q, gradient = self._gradient_with_graph(name)
+        total = torch.zeros_like(q)
+        if gradient.requires_grad:
+            for _ in range(samples):
+                signs = torch.randint(0, 2, q.shape, generator=generator, dtype=q.dtype).to(q.device) * 2 - 1
+                (product,) = torch.autograd.grad(gradient, q, signs, retain_graph=True, materialize_grads=True)
+                total += signs * product
+        return total / samples
+
+
+def _gradients(total: Tensor, wanted: list[Tensor]) -> tuple[Tensor, ...]:
+    if not total.requires_grad:  # no parameter reaches the output
+        return tuple(torch.zeros_like(w) for w in wanted)
+    return torch.autograd.grad(total, wanted, allow_unused=True, materialize_grads=True)
+
+
+def kappa(
+    model: nn.Module,
+    *inputs: Any,
+    terms: Terms = "first",
+    convention: Convention = "exact",
+    relative: bool = False,
+    output: Output = None,
+    samples: int | None = None,
+    generator: torch.Generator | None = None,
+) -> dict[str, Tensor]:
+    """kappa of every parameter, by name, as float64 tensors of the parameters' shapes.
+
+    terms: "first" kappa1 = dg/dq; "second" kappa2 = 2 q d^2g/dq^2; "both" their sum, half the second derivative of
+        gamma^2 in p.
+    convention: "exact", or "paper" for kappa2 as the paper's table was printed: each pair of uses counted once and
+        without the factor 2, a quarter of the exact value.
+    relative: divided by gamma^2; finite for every sequence length.
+    samples: estimate kappa2 from that many random signs where it has no closed form, instead of exactly. Unbiased,
+        and drawn from `generator`.
+
+    A parameter that no path uses has kappa zero.
+    """
+    if terms not in ("first", "second", "both"):
+        raise ValueError(f"terms must be 'first', 'second' or 'both', got {terms!r}")
+    if convention not in ("exact", "paper"):
+        raise ValueError(f"convention must be 'exact' or 'paper', got {convention!r}")
+    if samples is not None and samples < 1:
+        raise ValueError(f"samples must be at least 1, got {samples}")
+    recording = record(model, inputs, output)
+    parameters = dict(model.named_parameters())
+    measured = Kappa(recording, parameters)
+    if relative and measured.total.mantissa == 0:
+        raise ValueError("gamma^2 is zero: no path reaches the output, so nothing can be relative to it")
+    parts = []
+    if terms != "second":
+        parts.append(measured.first())
+    if terms != "first":
+        second = measured.second(samples, generator)
+        parts.append(second if convention == "exact" else {name: 0.25 * value for name, value in second.items()})
+    result = {name: torch.zeros(p.shape, dtype=torch.float64, device=p.device) for name, p in parameters.items()}
+    total = measured.total
+    for name, q in measured.evaluation.weights.items():
+        value = torch.stack([part[name] for part in parts]).sum(0)
+        if relative:
+            result[name] = _signed(value / total.mantissa.detach(), -q.log_scale)
+        else:
+            result[name] = _signed(value, total.log_scale - q.log_scale)
+    return result
+
+
+def _signed(values: Tensor, log_factor: Tensor) -> Tensor:
+    """values * exp(log_factor); an estimate of kappa2 may be negative."""
+    return values.sign() * scaled.to_float(values.abs(), log_factor)

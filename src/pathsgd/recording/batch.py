@@ -1,0 +1,98 @@
+"""The batch. gamma^2 belongs to the network, not to a batch of examples: a recording is made with one example.
+
+The batch dimension is the first one along which the model treats slices separately: resized, it leaves the steps as
+they are, the output grows in proportion, and so does the number of paths. Inputs may be nested (tuples, lists, dicts):
+every tensor in them may have it. Where no batch dimension is found (an unbatched input), the inputs are taken as they
+are. A packed batch is averaged over its rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from pathsgd.errors import UnsupportedOperation
+from pathsgd.passes.squared import Evaluation
+from pathsgd.tape import Recording, Step
+
+FREE_CHOICES = 5
+"""Up to how many input tensors may each have the batch in a dimension of its own (3^5 ways at the most)."""
+
+
+def one_example(record: Callable[[Sequence[Any]], Recording], inputs: Sequence[Any]) -> Recording | None:
+    """The recording with the batch dimension at size 1, or None where there is no batch dimension.
+
+    record: makes a recording from inputs as they are.
+    """
+    leaves, structure = tree_flatten(list(inputs), is_leaf=_is_packed)
+    if any(map(_is_packed, leaves)):
+        return None  # its rows differ in length: there is no one example; taken as it is, and averaged
+    for dims in _candidates([a for a in leaves if isinstance(a, Tensor)]):
+        try:
+            one, two = (record(tree_unflatten(_resized(leaves, dims, size), structure)) for size in (1, 2))
+        except (ValueError, UnsupportedOperation):
+            continue  # the model takes no other size here; what is wrong in earnest shows at the original sizes
+        if _treats_slices_separately(one, two):
+            return one
+    return None
+
+
+def _is_packed(a: Any) -> bool:
+    return isinstance(a, PackedSequence)
+
+
+def _candidates(tensors: list[Tensor]) -> Iterator[tuple[int | None, ...]]:
+    """Choices of one dimension a tensor, equal in size, most likely first; None: this input has no batch dimension."""
+    # Many tensors (the states of many layers) would have too many choices: then tensors of one shape choose together.
+    owners: list[Any] = [t.shape for t in tensors] if len(tensors) > FREE_CHOICES else list(range(len(tensors)))
+    options = {owner: (*range(min(2, t.dim())), None) for owner, t in zip(owners, tensors)}
+    choices = (dict(zip(options, chosen)) for chosen in itertools.product(*options.values()))
+    every = [tuple(choice[owner] for owner in owners) for choice in choices]
+    for dims in sorted(every, key=lambda c: (c.count(None), len(set(c)), [2 if d is None else d for d in c])):
+        sizes = {t.shape[d] for t, d in zip(tensors, dims) if d is not None}
+        if len(sizes) == 1:
+            yield dims
+
+
+def _resized(leaves: Sequence[Any], dims: Sequence[int | None], size: int) -> list[Any]:
+    remaining = iter(dims)
+
+    def resize(a: Any) -> Any:
+        dim = next(remaining) if isinstance(a, Tensor) else None
+        return a if dim is None else a.narrow(dim, 0, 1).repeat_interleave(size, dim)
+
+    return [resize(a) for a in leaves]
+
+
+def _treats_slices_separately(one: Recording, two: Recording) -> bool:
+    assert one.output is not None and two.output is not None
+    if two.output.shape.numel() != 2 * one.output.shape.numel():
+        return False
+    if [_signature(s) for s in one.steps] != [_signature(s) for s in two.steps]:
+        return False
+    # Twice the output can still mix slices (a convolution, a shift in time): then there are more than twice the paths.
+    try:
+        paths = [_path_count(recording) for recording in (one, two)]
+    except (IndexError, RuntimeError):
+        return False  # constants (indices, lengths) that do not fit this size
+    return paths[0] == -math.inf or abs(paths[1] - paths[0] - math.log(2)) < 1e-9 * (1 + abs(paths[0]))
+
+
+def _signature(step: Step) -> tuple[Any, ...]:
+    """What must not change with the batch size; a recurrent layer's number of steps tells time from batch."""
+    return step.operation, step.where, step.repeats
+
+
+def _path_count(recording: Recording) -> float:
+    """log of gamma^2 with every weight one: the number of paths, up to fixed weights."""
+    one = torch.ones((), dtype=torch.float64)
+    ones = {name: one.expand(value.shape) for name, value in recording.parameters.items()}
+    total = Evaluation(recording, ones, differentiable=False).total
+    return float(total.log()) + math.log(recording.examples)

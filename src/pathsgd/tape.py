@@ -1,0 +1,138 @@
+"""What is recorded of a forward pass: values, steps, and the one interpreter that walks through them.
+
+    Recording = inputs, parameters  --steps-->  output
+
+A `Value` is one tensor of the pass without its data; a `Step` is one operation from values to values. Nothing here
+depends on the values of the weights: one recording serves every later pass at the same shapes. What such a pass
+computes (sums over paths, node numbers, positions of entries) is the caller's business: `interpret` hands every step
+the results of the steps before it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+import torch
+
+
+class Kind(enum.Enum):
+    """What a path-carrying tensor is: it decides what may be multiplied with what."""
+
+    INPUT = "input"
+    """Input nodes, possibly moved about: the starts of all paths."""
+    WEIGHT = "weight"
+    """Made of parameters alone: edges, or a bias (an edge from a node of value one)."""
+    ACTIVATION = "activation"
+    """Values of units: no two of these may be multiplied."""
+
+
+@dataclass(eq=False)
+class Value:
+    """One tensor of a recorded forward pass: what it is and its shape, no data."""
+
+    kind: Kind
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+Product = list[list[Value]]
+"""A product is a list of factors; a factor is the list of operands that are added to form it.
+
+At most one factor may be values of units.
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One recorded operation; its arguments hold `Value`s where tensors carry paths, else the user's own objects."""
+
+    operation: str
+    rule: Any
+    """The `rules.Rule` of the operation. Rules lie above this module, so it cannot name their class."""
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[Value | None, ...]
+    where: str
+
+    @cached_property
+    def operands(self) -> list[Value]:
+        """The values among the arguments."""
+        return values_in((self.args, self.kwargs))
+
+    @cached_property
+    def repeats(self) -> int:
+        """How often this one call applies its weights: the steps of a recurrent layer."""
+        return self.rule.repeats(*self.args, **self.kwargs)
+
+    def products(self) -> list[Product]:
+        """Which operands are multiplied with which."""
+        return self.rule.products(*self.args, **self.kwargs)
+
+
+@dataclass
+class Recording:
+    """All steps from the inputs to one output, and the parameters they use."""
+
+    inputs: list[Value] = field(default_factory=list)
+    parameters: dict[str, Value] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    output: Value | None = None
+
+    @cached_property
+    def examples(self) -> int:
+        """How many examples the output sums over: 1, or the rows of a packed batch."""
+        return max((s.rule.packed_rows(*s.args, **s.kwargs) for s in self.steps), default=1)
+
+    @cached_property
+    def names(self) -> dict[Value, str]:
+        """The parameters' names by their values."""
+        return {value: name for name, value in self.parameters.items()}
+
+
+T = TypeVar("T")
+
+
+def interpret(recording: Recording, known: dict[Value, T], carry: Callable[[Step, Any, Any], Any]) -> dict[Value, T]:
+    """Walk through the steps in their order; what `carry` makes of a step's operands stands for its outputs.
+
+    known: what stands for inputs and parameters; outputs are added to it, and it is returned.
+    carry: (step, args, kwargs) -> one result, or a tuple of them; `args` and `kwargs` are the step's with `known` in
+        the place of values. None, for a step or one of its outputs: unknown.
+
+    Steps with an operand that is unknown are passed over, and so are all that depend on them.
+    """
+    for step in recording.steps:
+        if not all(operand in known for operand in step.operands):
+            continue
+        args, kwargs = map_leaves(lambda a: known[a] if isinstance(a, Value) else a, (step.args, step.kwargs))
+        results = carry(step, args, kwargs)
+        pairs = zip(step.outputs, results if isinstance(results, (tuple, list)) else (results,))
+        known.update({value: result for value, result in pairs if value is not None and result is not None})
+    return known
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """function of every leaf of an operation's arguments, which are plain tuples, lists and dicts of leaves."""
+    if type(tree) is tuple:
+        return tuple([map_leaves(function, branch) for branch in tree])
+    if type(tree) is list:
+        return [map_leaves(function, branch) for branch in tree]
+    if type(tree) is dict:
+        return {key: map_leaves(function, branch) for key, branch in tree.items()}
+    return function(tree)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The leaves that `map_leaves` would meet."""
+    met: list[Any] = []
+    map_leaves(met.append, tree)
+    return met
+
+
+def values_in(tree: Any) -> list[Value]:
+    """The values among the leaves."""
+    return [a for a in leaves(tree) if isinstance(a, Value)]

@@ -1,0 +1,29 @@
+"""The metric written out entry by entry, to judge the whitenings by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from pathsgd.metric.geometry import Measure
+
+
+def slow_metric(measured: Measure, parameters: Mapping[str, Tensor], rho: float) -> dict[str, Tensor]:
+    """K = kappa / gamma^2 / (phi_s phi_d)^(rho/2) of every entry; 1 for parameters that no rescaling changes."""
+    edges = {name: measured.spaces.edges[name] for name in measured.kappa}
+    phi = torch.zeros(measured.spaces.count + 1, dtype=torch.float64)
+    for name, kappa1 in measured.kappa1.items():
+        p = parameters[name].detach().double()
+        for node, share in zip(edges[name].out.expand(p.shape).flatten().tolist(), (p**2 * kappa1).flatten().tolist()):
+            phi[node] += share
+    phi = phi.clamp(min=1e-8)
+    phi[0] = 1.0
+    result = {}
+    for name, kappa in measured.kappa.items():
+        out, into = edges[name].out, edges[name].into
+        weighted = kappa / (phi[out] * phi[into]) ** (rho / 2)
+        free = bool((out != into).any())
+        result[name] = (weighted if free else torch.ones(())).expand(parameters[name].shape).double()
+    return result

@@ -14,6 +14,8 @@ from pathsgd.lab.experiments.pages import page_tables
 from pathsgd.lab.files import write_text
 from pathsgd.lab.report.markdown import filled
 
+USUAL = (Path("README.md"), Path("docs"))
+
 
 @dataclass(frozen=True)
 class TablesOptions:
@@ -22,8 +24,8 @@ class TablesOptions:
     A page marks a table by the lines `<!-- table NAME -->` and `<!-- end of table -->`.
     """
 
-    pages: tyro.conf.Positional[tuple[Path, ...]] = (Path("README.md"), Path("docs"))
-    """Pages, or directories of them."""
+    pages: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Pages, or directories of them; none: README.md and docs, where they are."""
     results: Path = Path("results")
     """Directory with a folder of records per experiment."""
     check: bool = False
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, then write or check every page."""
     options = flags.parse(TablesOptions, arguments, "pathsgd tables")
     tables, stale = page_tables(options.results), 0
-    for page in pages_in(options.pages):
+    for page in pages_in(options.pages or [path for path in USUAL if path.exists()]):
         text = page.read_text("utf-8")
         renewed = filled(text, tables)
         if renewed == text:

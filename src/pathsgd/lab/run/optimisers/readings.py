@@ -27,12 +27,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from pathsgd.doubling import sequences
+from pathsgd.arithmetic.second_order import exact_sum
+from pathsgd.closed_form.states import sequences
 from pathsgd.lab.run.optimisers.base import GradientOptimiser, GradientStepper
 from pathsgd.lab.systems import SequenceNet, System
 from pathsgd.lab.systems.plain import RecurrentNet
 from pathsgd.lab.tasks import Batch, State, Task
-from pathsgd.second_order import exact_sum
 
 Bound = Literal["direction", "gradient", "dual"]
 Scale = Literal["kappa", "sgd"]

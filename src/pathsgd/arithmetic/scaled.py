@@ -104,6 +104,7 @@ def to_float(mantissa: Tensor, log_scale: Tensor, order: float = 1.0) -> Tensor:
 
 
 def add(a: Scaled, b: Scaled) -> Scaled:
+    """a + b elementwise, in a scale that holds both."""
     if a.uniform and b.uniform and (a.log_scale is b.log_scale or a.log_scale == b.log_scale):
         return Scaled(a.mantissa + b.mantissa, a.log_scale).normalized()
     # A zero term must not dictate the scale.

@@ -63,7 +63,7 @@ def _common(ratios: Tensor, tolerance: float) -> float | None:
 
 
 def exact_sum(A: Tensor, before: Tensor, delta: Tensor, ratios: Tensor | None = None) -> Tensor:
-    """S for every matrix, in one sweep back through time that gathers the powers of A:
+    """S for every matrix, in one sweep back through time that gathers the powers of A.
 
     X_t = diag(delta_t) + r_{t+1} X_{t+1} A^T        S = sum_s r_{s+1} r_{s+2} X_{s+2} diag(h_s)
     """

@@ -22,6 +22,7 @@ class Shared:
 
 
 def parameters_shared_along_paths(recording: Recording) -> Shared:
+    """Parameters that some path uses more than once."""
     names = recording.names
     upstream: dict[Value, frozenset[str]] = {value: frozenset([name]) for value, name in names.items()}
     shared = Shared()
@@ -45,12 +46,12 @@ def parameters_shared_along_paths(recording: Recording) -> Shared:
 
 def views(recording: Recording) -> dict[Value, list[str]]:
     """Values that are parameters only moved about (transposed, sliced, joined), and whose entries they hold."""
-    found = {value: [name] for name, value in recording.parameters.items()}
+    viewed = {value: [name] for name, value in recording.parameters.items()}
     for step in recording.steps:
-        if step.rule.moves and all(v in found for v in step.operands):
-            names = sorted({name for v in step.operands for name in found[v]})
-            found.update({value: names for value in step.outputs if value is not None and value.kind is Kind.WEIGHT})
-    return found
+        if step.rule.moves and all(v in viewed for v in step.operands):
+            names = sorted({name for v in step.operands for name in viewed[v]})
+            viewed.update({value: names for value in step.outputs if value is not None and value.kind is Kind.WEIGHT})
+    return viewed
 
 
 def uses(recording: Recording) -> dict[str, int]:

@@ -35,7 +35,7 @@ class PathTensor(Tensor):
     """Whether it would share the memory of a parameter or another tensor that is not the recorder's own."""
 
     @staticmethod
-    def __new__(cls, value: Value, device: torch.device) -> PathTensor:
+    def __new__(cls: type[PathTensor], value: Value, device: torch.device) -> PathTensor:
         tensor = Tensor._make_wrapper_subclass(cls, value.shape, dtype=value.dtype, device=device)  # type: ignore[attr-defined]
         tensor.value = value
         tensor.sharing, tensor.borrowed = {id(tensor): weakref.ref(tensor)}, False

@@ -63,6 +63,7 @@ def canonical_name(function: Callable[..., Any]) -> str:
 
 
 def changes_its_operand(function: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether the call writes into its first operand: an in-place spelling, or inplace=True."""
     raw = getattr(function, "__name__", "")
     if raw in _IN_PLACE or (raw.endswith("_") and not raw.endswith("__")):
         return name not in ("requires_grad", "detach")

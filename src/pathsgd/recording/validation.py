@@ -13,6 +13,7 @@ from pathsgd.errors import UnsupportedOperation
 
 
 def tensors_in(inputs: Sequence[Any]) -> list[Tensor]:
+    """All tensors in nested inputs."""
     return [a for a in tree_leaves(list(inputs)) if isinstance(a, Tensor)]
 
 

@@ -1,4 +1,4 @@
-"""The paper's table of ||kappa2(W_rec)|| / ||kappa1(W_rec)||, printed beside ours:  python -m pathsgd.reference.ratios
+"""The paper's table of ||kappa2(W_rec)|| / ||kappa1(W_rec)||, printed beside ours: python -m pathsgd.reference.ratios.
 
 Setting: word-level language model, vocabulary of 10,000 one-hot words in and out, outputs at every step, all weights
 uniform in [-0.1, 0.1], no biases; Frobenius norms over the recurrent matrix. The all-ones input of the squared network

@@ -1,4 +1,4 @@
-"""The tables of docs/rules.md, from the rules themselves: python -m pathsgd.rules"""
+"""The tables of docs/rules.md, from the rules themselves: python -m pathsgd.rules."""
 
 from __future__ import annotations
 

@@ -187,6 +187,7 @@ def refuse(reason: str, *names: str) -> None:
 
 
 def as_scaled(net: Squared, value: Any) -> Scaled:
+    """The operand itself where it carries paths, else |value|^order."""
     return value if isinstance(value, Scaled) else net.constant(value)
 
 

@@ -99,6 +99,7 @@ def _matmul_letters(a: Sequence[int], b: Sequence[int]) -> tuple[str, str, str]:
 
 
 def matmul_nodes(graph: NodeGraph, a: Any, b: Any) -> Nodes:
+    """The node relation of a @ b."""
     shapes = shape_of(a), shape_of(b)
     letters = _matmul_letters(*shapes)
     sizes: dict[str, int] = {}

@@ -1,0 +1,48 @@
+"""Which files of the package a call visits, in the order in which it enters them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pathsgd
+
+ROOT = Path(pathsgd.__file__).parent
+
+
+def entries(call: Callable[[], Any]) -> list[tuple[str | None, str]]:
+    """(calling file, called file) for every call from one file of the package into another, in order.
+
+    The calling file is the nearest one of the package on the stack: torch may lie in between.
+    """
+    made: list[tuple[str | None, str]] = []
+
+    def watch(frame: FrameType, event: str, _: Any) -> None:
+        if event != "call" or (called := _file(frame)) is None:
+            return
+        caller = frame.f_back
+        while caller is not None and _file(caller) is None:
+            caller = caller.f_back
+        calling = None if caller is None else _file(caller)
+        if calling != called:
+            made.append((calling, called))
+
+    sys.setprofile(watch)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return made
+
+
+def walk(call: Callable[[], Any]) -> list[str]:
+    """The files in the order of their first visit."""
+    return list(dict.fromkeys(called for _, called in entries(call)))
+
+
+def _file(frame: FrameType) -> str | None:
+    name = frame.f_code.co_filename
+    return str(Path(name).relative_to(ROOT)) if name.startswith(str(ROOT)) else None

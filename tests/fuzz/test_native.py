@@ -34,7 +34,7 @@ def test_the_kernels_under_sanitizers(tmp_path: Path) -> None:
     harness = build_harness(tmp_path, 16, SANITIZERS)
     check(run(harness))
 
-    @fuzzed(0.5, EACH)
+    @fuzzed(0.3, EACH)
     @given(st.lists(cases(), min_size=EACH, max_size=EACH))
     def random_cases(lines: list[str]) -> None:
         check(run(harness, "-", input="\n".join(lines)))

@@ -85,7 +85,8 @@ def _update(m: Move) -> Update:
     works_on = [*whitenings, *(moment for of_all in moments for moment in of_all)]
     same = len(works_on) == len(part.worked_on) and all(map(operator.is_, works_on, part.worked_on))
     if part.update is None or not same:
-        first, second, *_ = *moments, [], []
+        none: list[Tensor] = []
+        first, second = [*moments, none, none][:2]
         part.update = Update(Operands(part.params, part.gradients(), whitenings, first, second, part.names))
         part.worked_on = works_on
     else:

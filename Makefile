@@ -10,7 +10,7 @@ NATIVE := $(wildcard src/pathsgd/_native/src/*.cpp src/pathsgd/_native/src/*.h s
 # of everything that is installed takes five times as long.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint types unit harness nightly test-arm wheel test-wheel test-oldest test-newest setup lock clean
+.PHONY: demo test lint types unit fuzz harness nightly test-arm wheel test-wheel test-oldest test-newest setup lock clean
 
 setup: $(READY)
 
@@ -38,6 +38,10 @@ types: setup
 # Two worker processes with one thread each: small tensors gain nothing from more.
 unit: setup
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# The same tests with 10,000 cases in all; `make test` tries a few hundred.
+fuzz: setup
+	PATHSGD_FUZZ=10000 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --timeout=3600 tests/fuzz
 
 # Lightning, Accelerate and transformers, in an environment of their own: they import torchvision where they find it,
 # and the one that the locked environment holds (another package asks for it) does not fit torch's CPU build.

@@ -10,15 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pathsgd import Metric, _native
+from pathsgd import Metric
+from pathsgd._native import loader
+from pathsgd._native.fallback.squared_sequences import constant_input_states
+from pathsgd.arithmetic.perron import perron_root
 from pathsgd.closed_form import kappa as plain
-from pathsgd.closed_form import states as doubling
 from pathsgd.closed_form.match import match
+from pathsgd.closed_form.states import sequences
 from pathsgd.metric.geometry import Geometry, measure
 from pathsgd.metric.whitening import inverse_metric, path_flow
 from pathsgd.quantities.gamma import log_gamma_sq
 from pathsgd.quantities.kappa import kappa
 from pathsgd.recording.record import record
+from support.kernels import BACKENDS
 
 
 class Net(nn.Module):
@@ -149,8 +153,8 @@ def test_doubling_equals_stepping(every_step: bool, block: int, hidden: int, ste
     torch.manual_seed(hidden * 100 + steps)
     A = (gain * torch.randn(hidden, hidden, dtype=torch.double) / hidden**0.5).square()
     u = torch.rand(hidden, dtype=torch.double)
-    root = max(1.0, doubling.perron_root(A))
-    x = doubling.constant_input_states(A / root, u, steps, 1 / root, accumulate=every_step, block=block)
+    root = max(1.0, perron_root(A))
+    x = constant_input_states(A / root, u, steps, 1 / root, accumulate=every_step, block=block)
     rows, state = [], torch.zeros_like(u)
     for step in range(steps):
         state = A @ state / root + (u * root**-step if every_step or step == 0 else 0)
@@ -162,8 +166,8 @@ def test_doubling_equals_stepping(every_step: bool, block: int, hidden: int, ste
 def test_native_and_torch_sequences_agree(every_step: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     weight, u, v = (torch.randn(*s, dtype=torch.double) for s in ((37, 37), (37,), (37,)))
-    ours = doubling.sequences(weight, u.square(), v.square(), 50, every_step=every_step)
-    monkeypatch.setattr(_native, "squared_sequences", lambda *a: None)
-    fallback = doubling.sequences(weight, u.square(), v.square(), 50, every_step=every_step)
+    ours = sequences(weight, u.square(), v.square(), 50, every_step=every_step)
+    monkeypatch.setattr(loader, "load", lambda: BACKENDS["torch"])
+    fallback = sequences(weight, u.square(), v.square(), 50, every_step=every_step)
     for a, b in zip(ours[:2], fallback[:2]):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=0)

@@ -1,8 +1,10 @@
 // Runs the kernels under sanitizers: every array has exactly its size, every option is used, and each result is
 // compared with plain loops. Inputs are multiples of 1/8, so that forward passes of these few steps are exact and a
-// value near zero falls on the same side of relu for both.
+// value near zero falls on the same side of relu for both. Without arguments: the known cases; with one: those of the input.
 #include <cmath>
 #include <cstdio>
+#include <iostream>
+#include <string>
 #include <vector>
 
 #include "cross_entropy.h"
@@ -385,9 +387,28 @@ void two_threads(int, pathsgd::ThreadBody body, void* context) {
   for (int thread = 0; thread < 2; thread++) body(context, thread, 2);
 }
 
-}  // namespace
+template <class F>
+void run_all_squared(long steps, long hidden, bool every, bool biased);
 
-int main() {
+template <>
+void run_all_squared<float>(long steps, long hidden, bool every, bool biased) {
+  run_squared_sequences<float, float>(pathsgd_squared_sequences_float_float, steps, hidden, every);
+  run_squared_sequences<float, double>(pathsgd_squared_sequences_float_double, steps, hidden, every);
+  run_plain_sums<float, float>(pathsgd_squared_sequences_float_float, pathsgd_plain_sums_float_float, steps, hidden,
+                               every, biased);
+  run_plain_sums<float, double>(pathsgd_squared_sequences_float_double, pathsgd_plain_sums_float_double, steps, hidden,
+                                every, biased);
+}
+
+template <>
+void run_all_squared<double>(long steps, long hidden, bool every, bool biased) {
+  run_squared_sequences<double, double>(pathsgd_squared_sequences_double_double, steps, hidden, every);
+  run_plain_sums<double, double>(pathsgd_squared_sequences_double_double, pathsgd_plain_sums_double_double, steps,
+                                 hidden, every, biased);
+}
+
+// The cases that are always run: every option of every operation at sizes around those of vectors and blocks.
+void run_known() {
   const long shapes[][4] = {{4, 1, 1, 1},    {4, 5, 3, 2},    {3, 11, 7, 1},   {4, 13, 16, 3},
                             {3, 140, 25, 2}, {2, 9, 100, 17}, {2, 5, 260, 1}, {1, 3, 40, 4}, {2, 7, 333, 2}};
   for (pathsgd::ThreadRunner runner : {static_cast<pathsgd::ThreadRunner>(nullptr), &two_threads}) {
@@ -418,19 +439,46 @@ int main() {
     for (long hidden : {1, 5, 16, 33, 259})
       for (long steps : {1L, 2L, 7L, hidden < 100 ? 70L : 5L})
         for (bool every : {false, true}) {
-          run_squared_sequences<float, float>(pathsgd_squared_sequences_float_float, steps, hidden, every);
-          run_squared_sequences<float, double>(pathsgd_squared_sequences_float_double, steps, hidden, every);
-          run_squared_sequences<double, double>(pathsgd_squared_sequences_double_double, steps, hidden, every);
           for (bool biased : {false, true}) {
-            run_plain_sums<float, float>(pathsgd_squared_sequences_float_float, pathsgd_plain_sums_float_float, steps,
-                                         hidden, every, biased);
-            run_plain_sums<float, double>(pathsgd_squared_sequences_float_double, pathsgd_plain_sums_float_double,
-                                          steps, hidden, every, biased);
-            run_plain_sums<double, double>(pathsgd_squared_sequences_double_double, pathsgd_plain_sums_double_double,
-                                           steps, hidden, every, biased);
+            run_all_squared<float>(steps, hidden, every, biased);
+            run_all_squared<double>(steps, hidden, every, biased);
           }
         }
   }
+}
+
+// One case of one operation for each line of the input: its name, a seed and four sizes; the seed draws the options.
+template <class F>
+void run_one(const std::string& operation, unsigned seed, long a, long b, long c, long d) {
+  const auto option = [seed](int i) { return (seed >> i & 1) != 0; };
+  state = seed;
+  pathsgd_set_thread_runner(option(0) ? two_threads : nullptr);
+  if (operation == "rnn")
+    run<F>({a, b, c, d, option(1), option(2), option(3), option(4), option(5), option(6), option(7), option(8), option(9)});
+  else if (operation == "squared") run_all_squared<F>(a, c, option(1), option(2));
+  else if (operation == "squared_products") run_squared_products(b, c);
+  else if (operation == "spectral_norm") run_spectral_norm(b, c);
+  else if (operation == "follow_directions") run_follow_directions(c, d, option(1));
+  else if (operation == "update") run_update(b, c, d % 5, option(1), option(2));
+  else if (operation == "cross_entropy")
+    run_cross_entropy<F>(b, d, 1 + c, 1 + a, static_cast<int>(seed >> 3 & 7), option(1), option(2), seed >> 6 & 7);
+  else std::printf("no operation %s\n", operation.c_str()), failures++;
+}
+
+void run_given() {
+  std::string operation;
+  for (long seed, a, b, c, d; std::cin >> operation >> seed >> a >> b >> c >> d;) {
+    const int before = failures;
+    run_one<float>(operation, static_cast<unsigned>(seed), a, b, c, d);
+    run_one<double>(operation, static_cast<unsigned>(seed), a, b, c, d);
+    if (failures > before) std::printf("in %s %ld %ld %ld %ld %ld\n", operation.c_str(), seed, a, b, c, d);
+  }
+}
+
+}  // namespace
+
+int main(int count, char**) {
+  count > 1 ? run_given() : run_known();
   std::printf("%d failures\n", failures);
   return failures != 0;
 }

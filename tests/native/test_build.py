@@ -1,43 +1,26 @@
-"""The kernel's build: clean under sanitizers, right at every vector width, and dispensable."""
+"""The kernel's build: right at every vector width, and dispensable."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import pathsgd
 import pathsgd.nn
+from support.harness import COMPILER, build_harness, check, run
 
 PACKAGE = Path(pathsgd.__file__).parent
 PROJECT = Path(__file__).parents[2]
-COMPILER = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("c++")
-SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
-def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=280, **options)  # type: ignore[call-overload]
-
-
-@pytest.mark.parametrize(("vector_bytes", "flags"), [(16, SANITIZERS), (64, [])])
-def test_the_kernels_against_plain_loops(vector_bytes: int, flags: list[str], tmp_path: Path) -> None:
-    """64 bytes is the shape of the AVX-512 build; the compiler makes it of shorter vectors for any processor."""
+def test_the_kernels_against_plain_loops(tmp_path: Path) -> None:
+    """64 bytes is the shape of the AVX-512 build. tests/fuzz has 16, under sanitizers."""
     if COMPILER is None:
         assert pathsgd.nn.backend().name == "torch"
         return
-    folder = PACKAGE / "_native" / "src"
-    kernel = sorted(path for path in folder.glob("*.cpp") if path.name != "threads.cpp")
-    sources = [Path(__file__).with_name("harness.cpp"), *kernel]
-    width = f"-DPATHSGD_VECTOR_BYTES={vector_bytes}"
-    common = ["-std=c++17", "-O0", "-ffp-contract=fast", "-Wno-psabi", width, f"-I{folder}"]
-    build = run(COMPILER, *common, *flags, *sources, "-o", tmp_path / "harness")
-    assert build.returncode == 0, build.stderr
-    result = run(tmp_path / "harness")
-    assert result.returncode == 0 and result.stdout.endswith("0 failures\n"), result.stdout + result.stderr
+    check(run(build_harness(tmp_path, 64, [])))
 
 
 def test_a_compiler_means_a_kernel() -> None:

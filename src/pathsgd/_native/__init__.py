@@ -19,8 +19,6 @@ from pathsgd._native.operations.squared_products import squared_products
 from pathsgd._native.operations.squared_sequences import squared_sequences
 from pathsgd._native.operations.update import Update
 
-forward, backward = rnn_forward, rnn_backward  # the names before
-
 __all__ = [
     "ADAM",
     "GRADIENT",
@@ -34,11 +32,9 @@ __all__ = [
     "PlainSums",
     "Update",
     "UpdateRule",
-    "backward",
     "can_compute_cross_entropy",
     "cross_entropy",
     "follow_directions",
-    "forward",
     "inverse_root",
     "load",
     "plain_sums",

@@ -44,3 +44,5 @@ class Operands:
     whitenings: Sequence[Tensor]
     first: Sequence[Tensor] = ()
     second: Sequence[Tensor] = ()
+    names: Sequence[str] = ()
+    """Of the parameters, for messages; their numbers where there are none."""

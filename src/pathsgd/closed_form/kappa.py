@@ -1,7 +1,7 @@
 """kappa1 of a plain recurrent net in closed form: [embedding ->] one ReLU RNN layer -> linear output.
 
 The commonest model of this field gets a path of its own: with A = W_rec^2, u = what enters a step, v = what an output
-step collects (column sums of W_out^2), both sequences of states come from `states.sequences`, and
+step collects (column sums of W_out^2), both sequences of states and their sums come from `_native.plain_sums`, and
 
     kappa1(W_rec) = sum_s delta_{s+1} h_s^T        kappa1(W_in) = (sum_s delta_s) e^T        kappa1(b) = sum_s delta_s
     kappa1(W_out) = 1 (sum over output steps h_s)^T
@@ -23,7 +23,6 @@ from pathsgd._native import PlainSums, plain_sums, squared_products
 from pathsgd.arithmetic.perron import perron_root
 from pathsgd.arithmetic.second_order import second_order_sum
 from pathsgd.closed_form.match import PlainNet
-from pathsgd.closed_form.states import sequences
 
 
 @dataclass(frozen=True)
@@ -90,33 +89,11 @@ def kappa1(
 def relative_sums(
     net: PlainNet, parameters: Mapping[str, Tensor], embedded: Tensor | None, root: float, dtype: torch.dtype
 ) -> PlainSums:
-    """Sums over the squared network's sequences, in `dtype`, by the kernel or by torch."""
+    """Sums over the squared network's sequences, in `dtype`."""
     w_in, w_rec, w_out = (parameters[name].detach() for name in (net.w_in, net.w_rec, net.w_out))
     biases = [parameters[name].detach() for name in net.biases]
     b_out = None if net.b_out is None else parameters[net.b_out].detach()
-    native = plain_sums(w_in, embedded, w_rec, biases, w_out, b_out, net.steps, net.every_step, 1 / root, dtype)
-    if native is not None:
-        return native
-    u, v = squared_products(w_in, embedded, out=False)[0], squared_products(w_out, into=False)[1]
-    assert u is not None and v is not None
-    for bias in biases:
-        u = u + bias.double().square()
-    h, delta, _ = sequences(w_rec, u.to(dtype), v.to(dtype), net.steps, every_step=net.every_step, root=root)
-    # What is left of h_s is r^-(T-s) times its row, of delta_s r^-(s-1) times its row.
-    fade = root ** -torch.arange(net.steps, dtype=torch.float64, device=u.device)
-    out = fade.flip(0) @ h.double() if net.every_step else h[-1].double()
-    vectors = torch.stack([fade @ delta.double(), out, torch.linalg.vecdot(h, delta, dim=0).double()])
-    recurrent = delta[1:].t() @ h[:-1]
-    largest = max(float(h.amax()), float(delta.amax())) if bool(vectors.isfinite().all()) else math.inf
-    least = min(float(result.amin()) for result in (vectors[:2], *([recurrent] if net.steps > 1 else [])))
-    gamma_sq = float(v @ out)
-    if b_out is not None:
-        gamma_sq += float(b_out.double().square().sum() * (fade[-1] * (net.steps if net.every_step else 1)))
-    growth = float(h[-1].sum() / h[-2].sum()) if net.steps > 1 else 0.0
-    share = 1 / gamma_sq if gamma_sq > 0 else 1.0
-    # In float64: gamma^2 may leave the range of `dtype` where the quotient does not.
-    recurrent = (recurrent.double() * (share / root)).to(dtype)
-    return PlainSums(h, delta, vectors * share, recurrent, gamma_sq, growth, largest, least)
+    return plain_sums(w_in, embedded, w_rec, biases, w_out, b_out, net.steps, net.every_step, 1 / root, dtype)
 
 
 def is_certain(sums: PlainSums) -> bool:

@@ -92,6 +92,12 @@ class Structure:
     free: frozenset[str]
     """Parameters that some rescaling changes."""
 
+    def is_of(self, parameters: Mapping[str, Tensor]) -> bool:
+        """Whether these parameters have the shapes that were recorded."""
+        return all(
+            name in parameters and parameters[name].shape == v.shape for name, v in self.recording.parameters.items()
+        )
+
 
 class Geometry:
     """Measures one model again and again, recording its structure once per shape of its inputs."""
@@ -124,7 +130,7 @@ class Geometry:
     def structure(self, inputs: Sequence[Any]) -> Structure:
         key = shape_key(inputs), tuple(module.training for module in self._modules)
         known = self._structures.get(key)
-        if known is None:
+        if known is None or not known.is_of(self.parameters()):
             self._look_around()
             recording = record(self.model, inputs, self.output)
             spaces = spaces_of(recording, self.parameters(), exact=False)

@@ -67,7 +67,7 @@ def without_memory(metric: MetricChoice) -> Metric | PaperMetric:
 def scale_gradients_(parameters: Mapping[str, Tensor], inverses: Mapping[str, Tensor], clip: float | None) -> Tensor:
     """grad <- grad * inverse metric, clipped to a dual norm; returns that norm before. Every grad must be there."""
     grads = {name: p.grad for name, p in parameters.items() if p.grad is not None}
-    refuse_sparse(list(grads), list(grads.values()))
+    refuse_unfit(list(grads), [parameters[name] for name in grads], list(grads.values()))
     # In float64: 1/kappa may leave the range of the gradient's own dtype where the product does not.
     scaled = {name: grad.double() * inverses[name] for name, grad in grads.items()}
     norm = torch.stack([(grads[name] * scaled[name]).sum() for name in grads]).sum().sqrt()
@@ -86,8 +86,14 @@ def clip_factor(norm: float, clip: float | None) -> float:
     return 1.0 if norm <= clip else clip / norm
 
 
-def refuse_sparse(names: Sequence[str], grads: Sequence[Tensor]) -> None:
+def refuse_unfit(names: Sequence[str], params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+    """Refuse a gradient that is sparse or has not its parameter's shape."""
     """Raise where a gradient is sparse."""
-    for name, grad in zip(names, grads):
+    for name, p, grad in zip(names, params, grads):
         if grad.is_sparse:
             raise RuntimeError(f"the gradient of '{name}' is sparse; use a dense one (Embedding(sparse=False))")
+        if grad.shape != p.shape:
+            raise ValueError(
+                f"parameter '{name}' has shape {tuple(p.shape)} and its gradient {tuple(grad.shape)}: the parameter "
+                "was replaced after the backward pass"
+            )

@@ -132,13 +132,8 @@ def _inverse_root(
     to = None
     if last is not None and last.shape == kappa.shape:
         to = last if matrix is kappa else last.view(matrix.shape)
-    native = _native.inverse_root(matrix, rows, columns, scale, dtype, to)
-    if native is not None:
-        return last if last is not None and native is to else native.view(kappa.shape)
-    inverse = torch.where(matrix > 0, (scale / matrix.double()).sqrt(), 0.0)
-    for side in (None if rows is None else rows[:, None], columns):
-        inverse = inverse if side is None else inverse * side
-    return inverse.clamp(max=torch.finfo(dtype).max).to(dtype).view(kappa.shape)
+    root = _native.inverse_root(matrix, rows, columns, scale, dtype, to)
+    return last if last is not None and root is to else root.view(kappa.shape)
 
 
 def balancing_ratios(

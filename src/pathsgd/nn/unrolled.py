@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathsgd._native import Layout
-from pathsgd._native.layout import walk
+from pathsgd._native import Layout, walk
 
 
 def unrolled_layer(

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from pathsgd.metric.choice import MetricChoice, PaperMetric, chosen
 from pathsgd.metric.geometry import Measure
 from pathsgd.optim.last_inputs import LastInputs
+from pathsgd.optim.loading import refuse_other_model
 from pathsgd.optim.moves import Move, move
 from pathsgd.optim.parts import Part, Parts
 from pathsgd.optim.refresh import Refresh
@@ -131,6 +132,11 @@ class PathOptimizer(Optimizer):
         for key in ("lr", "weight_decay"):
             if not 0 <= float(group[key]) < math.inf:
                 raise ValueError(f"{key} must be finite and not negative, got {group[key]}")
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As in torch.optim; the state of a model of other shapes is refused before anything changes."""
+        refuse_other_model(state_dict, self.param_groups, self._names)
+        super().load_state_dict(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), **{name: getattr(self, name) for name in _KEPT}}

@@ -18,6 +18,7 @@ from torch import Tensor
 from pathsgd._native import GRADIENT, Operands, Update, UpdateRule
 from pathsgd.optim import growth
 from pathsgd.optim.clip import clip_factor
+from pathsgd.optim.loading import refuse_other_shapes
 from pathsgd.optim.parts import Part
 
 
@@ -81,10 +82,12 @@ def _update(m: Move) -> Update:
     part = m.part
     whitenings = [state["whitening"] for state in part.states]
     moments = [_moments(part, key) for key in m.moment_names]
-    works_on = [*whitenings, *(of_all[0] for of_all in moments)]
+    works_on = [*whitenings, *(moment for of_all in moments for moment in of_all)]
     same = len(works_on) == len(part.worked_on) and all(map(operator.is_, works_on, part.worked_on))
     if part.update is None or not same:
-        part.update = Update(Operands(part.params, part.gradients(), whitenings, *moments))
+        none: list[Tensor] = []
+        first, second = [*moments, none, none][:2]
+        part.update = Update(Operands(part.params, part.gradients(), whitenings, first, second, part.names))
         part.worked_on = works_on
     else:
         part.update.renew(part.gradients())
@@ -94,8 +97,9 @@ def _update(m: Move) -> Update:
 def _moments(part: Part, key: str) -> list[Tensor]:
     """State `key` of every parameter, in its shape; zero where a parameter has none yet."""
     known = part.moments.get(key)
-    if known is not None and part.states[0].get(key) is known[0]:
+    if known is not None and all(state.get(key) is moment for state, moment in zip(part.states, known)):
         return known
+    refuse_other_shapes(key, part.names, part.params, part.states)
     # Copies: a state that was loaded may still be another optimiser's.
     moments = [
         state[key].clone(memory_format=torch.contiguous_format) if key in state else torch.zeros_like(p)

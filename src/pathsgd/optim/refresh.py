@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from pathsgd.metric.absolute import log_sizes, resized
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Geometry, Measure
-from pathsgd.metric.gradients import refuse_sparse
+from pathsgd.metric.gradients import refuse_unfit
 from pathsgd.metric.whitening import balancing_ratios, whitenings
 from pathsgd.optim.last_inputs import LastInputs
 from pathsgd.optim.parts import Part
@@ -82,7 +82,7 @@ class Refresh:
     def _renew(self, parts: Sequence[Part], inputs: Sequence[Any]) -> Measure:
         """Measure, and put the metric into the states of these parts."""
         for part in parts:
-            refuse_sparse(part.names, part.gradients())
+            refuse_unfit(part.names, part.params, part.gradients())
         parameters = self.geometry.parameters()
         measured = self.measure(inputs, parts[0].states[0].get("root"), parameters)
         log_unit = parts[0].group.setdefault("log_unit", measured.log_scale) if self.counts_from_start else 0.0

@@ -144,12 +144,13 @@ class Update:
 
 def _check_shapes(o: Operands) -> None:
     kinds = {"gradient": o.gradients, "whitening": o.whitenings, "first moment": o.first, "second moment": o.second}
+    names = o.names or range(len(o.parameters))
     for kind, tensors in kinds.items():
-        for index, (p, t) in enumerate(zip(o.parameters, tensors)):
+        for name, p, t in zip(names, o.parameters, tensors):
             if p.shape != t.shape:
                 raise ValueError(
-                    f"parameter {index} has shape {tuple(p.shape)} and its {kind} {tuple(t.shape)}: the parameter was "
-                    "replaced, or the state is that of another model"
+                    f"parameter {name!r} has shape {tuple(p.shape)} and its {kind} {tuple(t.shape)}: the parameter was "
+                    "replaced, or the state is that of another model; make a new optimiser"
                 )
 
 

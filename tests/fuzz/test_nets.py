@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import pathsgd
 from pathsgd.reference import GraphBuilder, Layout, Network, feasible_rescalings, pack, unpack
 from support import oracles
+from support.fuzz import fuzzed
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def drawn(plan: Plan) -> tuple[Network, Layout]:
     return draw.finish()
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@fuzzed(0.1)
 @given(plans(), st.integers(0, 2**32 - 1))
 def test_any_sharing_is_measured_exactly(plan: Plan, seed: int) -> None:
     torch.manual_seed(seed)
@@ -118,7 +119,7 @@ def test_any_sharing_is_measured_exactly(plan: Plan, seed: int) -> None:
             torch.testing.assert_close(found[name], automatic[terms][name], rtol=1e-9, atol=0)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@fuzzed(0.09)
 @given(plans(), st.integers(0, 2**32 - 1))
 def test_every_rescaling_found_is_feasible(plan: Plan, seed: int) -> None:
     torch.manual_seed(seed)

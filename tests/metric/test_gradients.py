@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pathsgd import Metric, kappa, path_normalize_grad_
 from pathsgd.metric.gradients import clip_factor
+from pathsgd.optim import DualNorm
 from support.small_rnn import gradients, rnn
 
 
@@ -46,7 +47,7 @@ def test_clip_bounds_the_dual_norm():
     norm = path_normalize_grad_(model, x)
     unclipped = {name: p.grad.clone() for name, p in model.named_parameters()}
     gradients(model, x)
-    assert path_normalize_grad_(model, x, clip=norm.item() / 4) == norm
+    assert path_normalize_grad_(model, x, clip=DualNorm(norm.item() / 4)) == norm
     for name, p in model.named_parameters():
         torch.testing.assert_close(p.grad, unclipped[name] / 4, rtol=1e-12, atol=0)
 

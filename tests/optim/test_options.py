@@ -57,7 +57,12 @@ BOTH: dict[str, list[dict[str, Any]]] = {
 }
 OPTIONS: dict[type, dict[str, list[dict[str, Any]]]] = {
     PathAdam: {**BOTH, "betas": [{"betas": (0.5, 0.9)}], "eps": [{"eps": 0.1}]},
-    PathSGD: {**BOTH, "momentum": [{"momentum": 0.9}], "nesterov": [{"momentum": 0.9, "nesterov": True}]},
+    PathSGD: {
+        **BOTH,
+        "momentum": [{"momentum": 0.9}],
+        "nesterov": [{"momentum": 0.9, "nesterov": True}],
+        "scale": [{"metric": "paper", "scale": "sgd", "lr": 1e-3}],
+    },
 }
 ROWS = [(o, name, options) for o, table in OPTIONS.items() for name, rows in table.items() for options in rows]
 
@@ -84,6 +89,7 @@ def test_path_adam_has_few_options() -> None:
 WITHOUT_EFFECT = [
     (PathSGD, {"nesterov": True}, "nesterov"),
     (PathSGD, {"clip": math.inf}, "clip"),
+    (PathSGD, {"scale": "sgd"}, "paper's metric"),
     (PathAdam, {"growth": math.inf}, "growth"),
 ]
 

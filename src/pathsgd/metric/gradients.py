@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pathsgd.metric.bounds import Clip, DualNorm, Length, Scale, bound_of, check_scale, length, sgd_constant
 from pathsgd.metric.choice import Metric, MetricChoice, PaperMetric, chosen
 from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.whitening import inverse_metric
@@ -21,7 +22,8 @@ def path_normalize_grad_(
     *inputs: Any,
     terms: Terms = "first",
     metric: MetricChoice = "paper",
-    clip: float | None = None,
+    scale: Scale | float = "kappa",
+    clip: Clip = None,
     output: Output = None,
 ) -> Tensor:
     """Replace every `.grad` by grad / K, in place; returns the dual norm before clipping.
@@ -33,8 +35,11 @@ def path_normalize_grad_(
     inputs: example inputs; only shapes and dtypes matter.
     terms: "first" kappa1, "both" kappa1 + kappa2.
     metric: "paper", grad / kappa; "relative" or a `pathsgd.Metric`, grad / K.
-    clip: bound on the dual norm sqrt(sum grad^2 / K), which rescaling does not change; a gradient whose dual norm is
-        not finite becomes zero.
+    scale: "kappa" leaves grad / kappa as it is; "sgd" makes it as long as the gradient. That is each gradient's own
+        constant: to keep the first one, as PathSGD and `wrap` do, give the number.
+    clip: under the paper's metric a bound on the length of the result, which rescaling changes; otherwise on the dual
+        norm sqrt(<grad, result>), which it does not; `pathsgd.optim.DualNorm(limit)` bounds that under every metric. A
+        gradient whose length is not finite becomes zero.
     output: which of the model's results to measure; None takes the first tensor.
 
     >>> import torch
@@ -43,13 +48,17 @@ def path_normalize_grad_(
     >>> dual_norm = path_normalize_grad_(model, torch.ones(3, 4))
     """
     chosen_metric = without_memory(metric)
+    bound = bound_of(clip, chosen_metric)
+    if isinstance(scale, str):
+        check_scale(scale, chosen_metric)
     parameters = {name: p for name, p in model.named_parameters() if p.grad is not None}
     if not parameters:
         return torch.zeros((), dtype=torch.float64)
     with torch.enable_grad():  # kappa is a derivative
         measured = Geometry(model, output).measure(inputs, terms)
     inverses = inverse_metric(measured, dict(model.named_parameters()), chosen_metric)
-    return scale_gradients_(parameters, inverses, clip)
+    constant = {"kappa": 1.0, "sgd": None}[scale] if isinstance(scale, str) else float(scale)
+    return scale_gradients_(parameters, inverses, bound, constant)[0]
 
 
 def without_memory(metric: MetricChoice) -> Metric | PaperMetric:
@@ -64,17 +73,31 @@ def without_memory(metric: MetricChoice) -> Metric | PaperMetric:
 
 
 @torch.no_grad()
-def scale_gradients_(parameters: Mapping[str, Tensor], inverses: Mapping[str, Tensor], clip: float | None) -> Tensor:
-    """grad <- grad * inverse metric, clipped to a dual norm; returns that norm before. Every grad must be there."""
+def scale_gradients_(
+    parameters: Mapping[str, Tensor],
+    inverses: Mapping[str, Tensor],
+    bound: DualNorm | Length | None,
+    constant: float | None = 1.0,
+) -> tuple[Tensor, float | None]:
+    """grad <- constant * grad * inverse metric, bounded; returns the dual norm before, and the constant.
+
+    constant: None to measure the one that makes the result as long as the gradient. Every grad must be there.
+    """
     grads = {name: p.grad for name, p in parameters.items() if p.grad is not None}
     refuse_unfit(list(grads), [parameters[name] for name in grads], list(grads.values()))
     # In float64: 1/kappa may leave the range of the gradient's own dtype where the product does not.
     scaled = {name: grad.double() * inverses[name] for name, grad in grads.items()}
-    norm = torch.stack([(grads[name] * scaled[name]).sum() for name in grads]).sum().sqrt()
-    factor = clip_factor(float(norm), clip)
+    if constant is None:
+        constant = sgd_constant(list(grads.values()), list(scaled.values()))
+    factor = 1.0 if constant is None else constant
+    norm = factor**0.5 * torch.stack([(grads[name] * scaled[name]).sum() for name in grads]).sum().sqrt()
+    if isinstance(bound, DualNorm):
+        factor *= clip_factor(float(norm), bound.limit)
+    elif isinstance(bound, Length):
+        factor *= clip_factor(factor * length(list(scaled.values())), bound.limit)
     for name, grad in grads.items():
         grad.copy_(scaled[name].mul_(factor)) if factor else grad.zero_()
-    return norm
+    return norm, constant
 
 
 def clip_factor(norm: float, clip: float | None) -> float:
@@ -88,7 +111,6 @@ def clip_factor(norm: float, clip: float | None) -> float:
 
 def refuse_unfit(names: Sequence[str], params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
     """Refuse a gradient that is sparse or has not its parameter's shape."""
-    """Raise where a gradient is sparse."""
     for name, p, grad in zip(names, params, grads):
         if grad.is_sparse:
             raise RuntimeError(f"the gradient of '{name}' is sparse; use a dense one (Embedding(sparse=False))")

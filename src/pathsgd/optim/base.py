@@ -6,13 +6,14 @@ parts (who has a gradient) -> refresh (the metric, when it is time) -> motion (t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pathsgd.metric.bounds import DualNorm, bound_of
 from pathsgd.metric.choice import MetricChoice, PaperMetric, chosen
 from pathsgd.metric.geometry import Measure
 from pathsgd.optim.last_inputs import LastInputs
@@ -29,13 +30,21 @@ CLIP = 1.0
 """Default bound on the dual norm of the gradient."""
 GROWTH = 0.3
 """Default bound on the growth that a step may cause."""
-# What a copy or a pickle of an optimiser keeps beside torch's own.
-_KEPT = ("clip", "growth", "log_gamma_sq", "dual_norm", "step_growth", "_refresh", "_last")
 
 
 class PathOptimizer(Optimizer):
     """An optimiser that steps in a model's path geometry; subclasses make a step of whitened gradients."""
 
+    kept: ClassVar[tuple[str, ...]] = (
+        "clip",
+        "growth",
+        "log_gamma_sq",
+        "dual_norm",
+        "step_growth",
+        "_refresh",
+        "_last",
+    )
+    """What a copy or a pickle keeps beside torch's own."""
     alike: ClassVar[tuple[str, ...]] = ()
     """States that must be equal for parameters to be updated together."""
     counts_from_start: ClassVar[bool] = False
@@ -49,7 +58,7 @@ class PathOptimizer(Optimizer):
         *,
         metric: MetricChoice,
         terms: Terms,
-        clip: Bound,
+        clip: Bound | DualNorm,
         growth: Bound,
         refresh_every: int,
         example_inputs: Any,
@@ -71,12 +80,14 @@ class PathOptimizer(Optimizer):
                 f"growth={growth}: the paper's metric knows no balanced coordinates in which growth could be bounded; "
                 "leave growth out, or choose metric='relative' or 'absolute'"
             )
-        self.clip = _checked("clip", clip, None if is_paper else CLIP)
+        if clip == "auto":
+            clip = None if is_paper else CLIP
+        self.clip = bound_of(clip, metric)  # type: ignore[arg-type]  # "auto" is gone
         self.growth = _checked("growth", growth, None if is_paper else GROWTH)
         self.log_gamma_sq = math.nan
         """log gamma^2 when the metric was last measured."""
         self.dual_norm = math.nan
-        """Length of the last gradient in the dual metric, before clipping; not computed where clip is None."""
+        """Length of the last gradient in the dual metric, before clipping; only computed where clip bounds it."""
         self.step_growth = math.nan
         """Growth of the last step before it was bounded, or an upper bound of it where that satisfies the limit; not
         computed where growth is None."""
@@ -139,7 +150,7 @@ class PathOptimizer(Optimizer):
         super().load_state_dict(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), **{name: getattr(self, name) for name in _KEPT}}
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in self.kept}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Called for copies and unpickled optimisers, and by load_state_dict with a part of the state."""
@@ -177,12 +188,17 @@ class PathOptimizer(Optimizer):
         measured = self._refresh.keep_up(parts, self._last)
         if measured is not None:
             self.log_gamma_sq = measured.log_gamma_sq
-        lengths = move([self._motion(part) for part in parts], self.clip, self.growth)
+        constant = self._constant(parts)
+        lengths = move([self._motion(part, constant) for part in parts], self.clip, self.growth, constant)
         self.dual_norm = self.dual_norm if lengths.dual_norm is None else lengths.dual_norm
         self.step_growth = self.step_growth if lengths.growth is None else lengths.growth
         return loss
 
-    def _motion(self, part: Part) -> Move:
+    def _constant(self, parts: Sequence[Part]) -> float:
+        """What every direction is multiplied by."""
+        return 1.0
+
+    def _motion(self, part: Part, constant: float) -> Move:
         """How the parameters of a part move, made of their whitened gradients."""
         raise AssertionError("subclasses define the rule")
 

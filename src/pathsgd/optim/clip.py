@@ -1,19 +1,36 @@
-"""The bound on the dual norm of the gradient, sqrt(sum u^2), u = grad / sqrt(K), which rescaling does not change."""
+"""What a bound leaves of the gradients (metric/bounds.py says which lengths there are)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+from torch import Tensor
+
+from pathsgd.metric.bounds import DualNorm, Length, length
 from pathsgd.metric.gradients import clip_factor as factor_of
+from pathsgd.optim.parts import Part
 
 
-def clip_factor(squares: Sequence[float], clip: float | None) -> tuple[float | None, float]:
-    """The dual norm, and what clipping leaves of the gradients, 0 to skip the step. None and 1 where clip is None.
+def clip_factor(
+    squares: Sequence[float], parts: Sequence[Part], clip: DualNorm | Length | None, constant: float
+) -> tuple[float | None, float]:
+    """The dual norm, and what clipping leaves of the gradients, 0 to skip the step; None where it is not bounded.
 
-    squares: squared lengths of the whitened gradients.
+    squares: squared lengths of the whitened gradients. constant: what the direction is multiplied by.
     """
-    if clip is None:
-        return None, 1.0
-    norm = math.sqrt(sum(squares))
-    return norm, factor_of(norm, clip)
+    if isinstance(clip, DualNorm):
+        norm = math.sqrt(constant * sum(squares))
+        return norm, factor_of(norm, clip.limit)
+    if isinstance(clip, Length):
+        return None, factor_of(constant * length(directions(parts)), clip.limit)
+    return None, 1.0
+
+
+def directions(parts: Sequence[Part]) -> list[Tensor]:
+    """grad / K of every parameter, in float64: 1/K may leave the range of a narrower type."""
+    return [
+        gradient.double() * state["whitening"].double().square()
+        for part in parts
+        for gradient, state in zip(part.gradients(), part.states)
+    ]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pathsgd._native import GRADIENT, Operands, Update, UpdateRule
+from pathsgd.metric.bounds import DualNorm, Length
 from pathsgd.optim import growth
 from pathsgd.optim.clip import clip_factor
 from pathsgd.optim.loading import refuse_other_shapes
@@ -49,16 +50,21 @@ class Lengths:
     growth: float | None
 
 
-def move(moves: Sequence[Move], clip: float | None, limit: float | None) -> Lengths:
-    """One step of all parts. clip: bound on the dual norm; limit: bound on growth; None for no bound.
+def move(moves: Sequence[Move], clip: DualNorm | Length | None, limit: float | None, constant: float = 1.0) -> Lengths:
+    """One step of all parts.
 
-    A gradient whose dual norm is not finite moves nothing, where there is a clip.
+    A gradient whose bounded length is not finite moves nothing.
+
+    clip: bound on the gradients; None for none.
+    limit: bound on growth; None for none.
+    constant: what the direction is multiplied by; the moves' own multipliers have it already.
     """
     updates = [_update(m) for m in moves]
-    if clip is not None or limit is not None:
+    if isinstance(clip, DualNorm) or limit is not None:
         for m, update in zip(moves, updates):
             m.squares = update.square_sums()
-    dual_norm, factor = clip_factor([square for m in moves for square in m.squares], clip)
+    squares = [square for m in moves for square in m.squares]
+    dual_norm, factor = clip_factor(squares, [m.part for m in moves], clip, constant)
     if factor == 0:
         return Lengths(dual_norm, None)
     for m, update in zip(moves, updates):

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from pathsgd._native import ADAM, UpdateRule
+from pathsgd.metric.bounds import DualNorm
 from pathsgd.metric.choice import MetricChoice, PaperMetric, chosen
 from pathsgd.optim.base import Bound, PathOptimizer
 from pathsgd.optim.moves import Move
@@ -32,7 +33,8 @@ class PathAdam(PathOptimizer):
     weight_decay: decoupled, p <- (1 - lr * weight_decay) p.
     metric: "relative", "absolute" or a `pathsgd.Metric`; "paper" is Adam fed with grad / kappa, and nothing else.
     terms: "first" uses kappa1, "both" kappa1 + kappa2.
-    clip: bound on the dual norm of the gradient, None for none. "auto": 1, none under the paper's metric.
+    clip: bound on the dual norm of the gradient, a number or `DualNorm(limit)`, None for none. "auto": 1, none under
+        the paper's metric, which takes only a `DualNorm`, in units of gamma at the first step.
     growth: bound on how much a step may change what a recurrent matrix does to a signal over all its uses, as a log
         factor (optim/growth.py), None for none. "auto": 0.3, none under the paper's metric.
     refresh_every: steps between two measurements of the metric.
@@ -63,7 +65,7 @@ class PathAdam(PathOptimizer):
         metric: MetricChoice = "relative",
         *,
         terms: Terms = "first",
-        clip: Bound = "auto",
+        clip: Bound | DualNorm = "auto",
         growth: Bound = "auto",
         refresh_every: int = 1,
         maximize: bool = False,
@@ -71,6 +73,11 @@ class PathAdam(PathOptimizer):
         example_inputs: Any = None,
         output: Output = None,
     ) -> None:
+        if isinstance(chosen(metric), PaperMetric) and isinstance(clip, (int, float)):
+            raise ValueError(
+                f"clip={clip}: the length of grad / kappa has no unit that a number could mean; bound the dual norm "
+                f"with clip=pathsgd.optim.DualNorm({clip}), or leave clip out"
+            )
         if betas is None:
             betas = (0.9, 0.999) if isinstance(chosen(metric), PaperMetric) else (0.9, 0.99)
         defaults = {
@@ -89,7 +96,7 @@ class PathAdam(PathOptimizer):
         if not group["eps"] >= 0:
             raise ValueError(f"eps must not be negative, got {group['eps']}")
 
-    def _motion(self, part: Part) -> Move:
+    def _motion(self, part: Part, constant: float) -> Move:
         group = part.group
         step = part.states[0].get("step", 0) + 1
         beta1, beta2 = group["betas"]

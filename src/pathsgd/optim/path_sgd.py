@@ -2,17 +2,21 @@
 
 u = grad / sqrt(K),  m <- momentum * m + u,  p <- p - lr * m / sqrt(K)        (K: metric/choice.py)
 p <- p - lr * grad / kappa                                                    metric="paper"
+p <- p - lr * c * grad / kappa,  c = |grad| / |grad / kappa| at the first step      and scale="sgd"
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from pathsgd._native import GRADIENT, MOMENTUM, NESTEROV, UpdateRule
-from pathsgd.metric.choice import MetricChoice
+from pathsgd.metric.bounds import DualNorm, Scale, check_scale, sgd_constant
+from pathsgd.metric.choice import MetricChoice, chosen
 from pathsgd.optim.base import Bound, PathOptimizer
+from pathsgd.optim.clip import directions
 from pathsgd.optim.moves import Move
 from pathsgd.optim.parts import Part
 from pathsgd.quantities.kappa import Terms
@@ -30,7 +34,11 @@ class PathSGD(PathOptimizer):
     metric: "relative", "absolute" or a `pathsgd.Metric`; "paper" is the paper's rule, p <- p - lr * grad / kappa, and
         nothing else.
     terms: "first" uses kappa1, "both" kappa1 + kappa2.
-    clip: bound on the dual norm of the gradient, None for none. "auto": 1, none under the paper's metric.
+    scale: under the paper's metric, "kappa" is the rule as printed; "sgd" multiplies it by one constant, measured at
+        the first step and kept in the state dict, that makes this step as long as SGD's: SGD's rates then fit.
+    clip: a number bounds the dual norm of the gradient; under the paper's metric it bounds the length of the scaled
+        direction instead, as `clip_grad_norm_` on path-normalised gradients would, which rescaling changes.
+        `DualNorm(limit)` bounds the dual norm under every metric. None for none. "auto": 1, none under the paper's.
     growth: bound on how much a step may change what a recurrent matrix does to a signal over all its uses, as a log
         factor (optim/growth.py), None for none. "auto": 0.3, none under the paper's metric.
     refresh_every: steps between two measurements of the metric.
@@ -46,6 +54,8 @@ class PathSGD(PathOptimizer):
     >>> optimizer.step()
     """
 
+    kept: ClassVar[tuple[str, ...]] = (*PathOptimizer.kept, "scale")
+
     def __init__(
         self,
         model: nn.Module,
@@ -55,8 +65,9 @@ class PathSGD(PathOptimizer):
         weight_decay: float = 0.0,
         metric: MetricChoice = "relative",
         *,
+        scale: Scale = "kappa",
         terms: Terms = "first",
-        clip: Bound = "auto",
+        clip: Bound | DualNorm = "auto",
         growth: Bound = "auto",
         refresh_every: int = 1,
         maximize: bool = False,
@@ -64,6 +75,8 @@ class PathSGD(PathOptimizer):
         example_inputs: Any = None,
         output: Output = None,
     ) -> None:
+        check_scale(scale, chosen(metric))
+        self.scale = scale
         defaults = {
             "lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay, "maximize": maximize,
         }  # fmt: skip
@@ -79,10 +92,24 @@ class PathSGD(PathOptimizer):
         if group["nesterov"] and group["momentum"] == 0:
             raise ValueError("nesterov needs momentum")
 
-    def _motion(self, part: Part) -> Move:
+    def _constant(self, parts: Sequence[Part]) -> float:
+        if self.scale == "kappa":
+            return 1.0
+        known = [group["constant"] for group in self.param_groups if "constant" in group]
+        if known:
+            return float(known[0])
+        gradients = [gradient for part in parts for gradient in part.gradients()]
+        constant = sgd_constant(gradients, directions(parts))
+        if constant is None:  # nothing moves, or nothing is finite: the next step must tell
+            return 1.0
+        for group in self.param_groups:
+            group["constant"] = constant
+        return constant
+
+    def _motion(self, part: Part, constant: float) -> Move:
         group = part.group
-        momentum = group["momentum"]
+        momentum, alpha = group["momentum"], -float(group["lr"]) * constant
         if not momentum:
-            return Move(part, UpdateRule(GRADIENT), -float(group["lr"]))
+            return Move(part, UpdateRule(GRADIENT), alpha)
         rule = UpdateRule(NESTEROV if group["nesterov"] else MOMENTUM, momentum=momentum)
-        return Move(part, rule, -float(group["lr"]), ("momentum_buffer",))
+        return Move(part, rule, alpha, ("momentum_buffer",))

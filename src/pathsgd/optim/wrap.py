@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from pathsgd.metric.bounds import Clip, DualNorm, Length, Scale, bound_of, check_scale
 from pathsgd.metric.choice import Metric, MetricChoice, PaperMetric
 from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.gradients import scale_gradients_, without_memory
@@ -18,15 +19,18 @@ from pathsgd.optim.last_inputs import LastInputs
 from pathsgd.quantities.kappa import Terms
 from pathsgd.recording.record import Output
 
+CONSTANT = "path_constant"
+"""Where the constant of `scale="sgd"` is kept."""
+
 
 class Wrapped:
     """What `wrap` returns. `remove()` gives the optimiser its plain gradients back."""
 
     def __init__(
         self, optimizer: Optimizer, model: nn.Module, example_inputs: Any, output: Output, terms: Terms,
-        metric: Metric | PaperMetric, clip: float | None,
+        metric: Metric | PaperMetric, scale: Scale, clip: DualNorm | Length | None,
     ) -> None:  # fmt: skip
-        self.terms, self.metric, self.clip = terms, metric, clip
+        self.terms, self.metric, self.scale, self.clip = terms, metric, scale, clip
         self.dual_norm = math.nan
         """Length of the last gradient in the dual metric, before clipping."""
         self._geometry = Geometry(model, output)
@@ -61,7 +65,13 @@ class Wrapped:
         with torch.enable_grad():  # kappa is a derivative
             measured = self._geometry.measure(self._last.get(), self.terms)
         inverses = inverse_metric(measured, known, self.metric)
-        self.dual_norm = float(scale_gradients_(parameters, inverses, self.clip))
+        # The constant lies in the optimiser's first group, and so in its state dict.
+        group = optimizer.param_groups[0]
+        constant = 1.0 if self.scale == "kappa" else group.get(CONSTANT)
+        norm, constant = scale_gradients_(parameters, inverses, self.clip, constant)
+        self.dual_norm = float(norm)
+        if self.scale == "sgd" and constant is not None:
+            group[CONSTANT] = constant
 
     def remove(self) -> None:
         """Let the optimiser see plain gradients again."""
@@ -76,7 +86,8 @@ def wrap(
     *,
     terms: Terms = "first",
     metric: MetricChoice = "paper",
-    clip: float | None = None,
+    scale: Scale = "kappa",
+    clip: Clip = None,
     output: Output = None,
 ) -> Wrapped:
     """Let any torch optimiser see path-normalised gradients: grad / kappa, or grad / K.
@@ -90,7 +101,10 @@ def wrap(
     example_inputs: inputs of the shapes to measure for; None: those of the model's last forward pass.
     terms: "first" kappa1, "both" kappa1 + kappa2.
     metric: "paper", grad / kappa; "relative" or a `pathsgd.Metric`, grad / K.
-    clip: bound on the dual norm.
+    scale: "kappa" leaves grad / kappa as it is; "sgd" multiplies it by one constant, measured at the first step and
+        kept in the optimiser's state dict, that makes the first direction as long as the gradient.
+    clip: under the paper's metric a bound on the length of the direction, which rescaling changes; otherwise on the
+        dual norm, which it does not; `pathsgd.optim.DualNorm(limit)` bounds the dual norm under every metric.
     output: which of the model's results to measure; None takes the first tensor.
 
     >>> import torch
@@ -104,4 +118,6 @@ def wrap(
         raise TypeError(f"the first argument is a torch optimiser, not {type(optimizer).__name__}")
     if not isinstance(model, nn.Module):
         raise TypeError(f"the second argument is the model (a torch.nn.Module), not {type(model).__name__}")
-    return Wrapped(optimizer, model, example_inputs, output, terms, without_memory(metric), clip)
+    chosen_metric = without_memory(metric)
+    check_scale(scale, chosen_metric)
+    return Wrapped(optimizer, model, example_inputs, output, terms, chosen_metric, scale, bound_of(clip, chosen_metric))

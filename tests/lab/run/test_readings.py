@@ -180,3 +180,17 @@ def test_an_entry_on_no_path_is_not_moved() -> None:
         run.model.rnn.weight_hh_l0[:, 2] = 0.0  # no path leaves unit 2: its inputs have kappa 0
     advance(run, 2)
     assert all(bool(torch.isfinite(p).all()) for p in run.model.parameters())
+
+
+def test_the_library_has_the_reading_that_follows_the_model() -> None:
+    ours = trainer(lr=0.05, clip=0.3, steps=6)
+    library = replace_settings(
+        default_spec("adding", "rnn_path", "path-sgd"),
+        **{"length": 6, "hidden": 5, "batch_size": 4, "valid_size": 10, "test_size": 10, "others_range": 0.5},
+        **{"steps": 6, "lr": 0.05, "clip": 0.3, "scale": "sgd", "rho": 0.0, "step_growth": 0.0, "refresh_every": 1},
+    )
+    theirs = Trainer(library, library.task.prepare(None))
+    advance(ours, 6)
+    advance(theirs, 6)
+    for a, b in zip(PlainWeights.of(ours.model), PlainWeights.of(theirs.model), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)

@@ -11,10 +11,12 @@ from typing import Any, ClassVar, Literal
 import torch
 
 import pathsgd
+import pathsgd.optim
 from pathsgd.lab.run.optimisers.base import GradientOptimiser, GradientStepper
 from pathsgd.lab.systems import SequenceNet, System
 from pathsgd.lab.tasks import Task
 from pathsgd.lab.tasks.text import TextTask
+from pathsgd.metric.bounds import Scale
 from pathsgd.metric.choice import MetricChoice
 
 
@@ -43,7 +45,7 @@ class PathOptimiser(GradientOptimiser):
             "metric": metric,
             "lr": self.lr,
             "weight_decay": self.weight_decay,
-            "clip": self.clip or None,
+            "clip": pathsgd.optim.DualNorm(self.clip) if self.clip else None,
             "growth": self.step_growth or None,
             "refresh_every": self.refresh_every,
             "output": 0,
@@ -55,7 +57,10 @@ class PathOptimiser(GradientOptimiser):
 
 @dataclass(frozen=True)
 class PathSgdOptimiser(PathOptimiser):
-    """Path-SGD with the first term of kappa; rho, clip and step_growth 0 make the paper's p <- p - lr grad / kappa1."""
+    """Path-SGD with the first term of kappa.
+
+    rho, clip and step_growth 0 make the paper's p <- p - lr grad / kappa1; with scale sgd clip bounds its length.
+    """
 
     name: ClassVar[str] = "path-sgd"
     title: ClassVar[str] = "Path-SGD"
@@ -69,9 +74,13 @@ class PathSgdOptimiser(PathOptimiser):
     """Nesterov's momentum."""
     rho: float = 1.0
     """Balance of the metric: 0 is the paper's, 1 is Euclidean in balanced coordinates."""
+    scale: Scale = "kappa"
+    """sgd: the paper's rule times one constant that makes its first step as long as SGD's."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.scale == "sgd" and (self.rho or self.step_growth):
+            raise ValueError("scale sgd belongs to the paper's rule: set rho and step_growth to 0")
         if self.rho == 0.0 and self.clip == 0.0 and self.step_growth != 0.0:
             raise ValueError(
                 "rho 0 with clip 0 is the paper's rule, which has no bound on growth: set step_growth to 0"
@@ -79,13 +88,11 @@ class PathSgdOptimiser(PathOptimiser):
 
     def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:
         """PathSGD on the model."""
-        return pathsgd.PathSGD(
-            model,
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            terms=self.terms,
-            **self.shared(task, "paper" if self.rho == 0.0 and self.clip == 0.0 else pathsgd.Metric(self.rho)),
-        )
+        is_paper = self.rho == 0.0 and (self.clip == 0.0 or self.scale == "sgd")
+        arguments = self.shared(task, "paper" if is_paper else pathsgd.Metric(self.rho))
+        if self.scale == "sgd":
+            arguments |= {"scale": "sgd", "clip": self.clip or None}
+        return pathsgd.PathSGD(model, momentum=self.momentum, nesterov=self.nesterov, terms=self.terms, **arguments)
 
 
 @dataclass(frozen=True)

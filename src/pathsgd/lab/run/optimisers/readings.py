@@ -33,9 +33,9 @@ from pathsgd.lab.run.optimisers.base import GradientOptimiser, GradientStepper
 from pathsgd.lab.systems import SequenceNet, System
 from pathsgd.lab.systems.plain import RecurrentNet
 from pathsgd.lab.tasks import Batch, State, Task
+from pathsgd.metric.bounds import Scale
 
 Bound = Literal["direction", "gradient", "dual"]
-Scale = Literal["kappa", "sgd"]
 
 
 class Reading(NamedTuple):

@@ -1,0 +1,86 @@
+"""How far a step goes: the unit of the paper's direction, and the two lengths that can be bounded.
+
+    direction     d = c * grad / K        c = 1, or |grad| / |grad / kappa| of the first step (`scale="sgd"`)
+    dual norm     sqrt(<grad, d>)         the same for every rescaling of the units, up to c
+    length        |d|                     changes with the scaling of the units, as |grad| does
+
+The paper's rule has no unit of its own: kappa may be 1e-6 or 1e+6, and with it the rate at which the rule learns. With
+c the first step is as long as SGD's, so SGD's rates fit; c is measured once and then kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pathsgd.metric.choice import Metric, PaperMetric
+
+Scale = Literal["kappa", "sgd"]
+
+
+@dataclass(frozen=True)
+class DualNorm:
+    """A bound on the dual norm of the gradient, sqrt(<grad, direction>), which node-wise rescaling leaves alone.
+
+    limit: the largest dual norm that stays as it is.
+    """
+
+    limit: float
+
+    def __post_init__(self) -> None:
+        _check(self.limit)
+
+
+@dataclass(frozen=True)
+class Length:
+    """A bound on the Euclidean length of the direction, as `clip_grad_norm_` would bound it; not invariant.
+
+    limit: the largest length that stays as it is.
+    """
+
+    limit: float
+
+    def __post_init__(self) -> None:
+        _check(self.limit)
+
+
+Clip = float | DualNorm | None
+"""What users say: a number bounds the dual norm, under the paper's metric the length; None for no bound."""
+
+
+def _check(limit: float) -> None:
+    if isinstance(limit, str) or not 0 < limit < math.inf:
+        raise ValueError(f"clip must be positive and finite, got {limit!r}; None for no bound")
+
+
+def bound_of(clip: Clip, metric: Metric | PaperMetric) -> DualNorm | Length | None:
+    """What a clip bounds under a metric."""
+    if clip is None or isinstance(clip, DualNorm):
+        return clip
+    return Length(clip) if isinstance(metric, PaperMetric) else DualNorm(clip)
+
+
+def check_scale(scale: object, metric: Metric | PaperMetric) -> None:
+    """Refuse a scale that does not exist, or that would change nothing."""
+    if scale not in ("kappa", "sgd"):
+        raise ValueError(f"scale must be 'kappa' or 'sgd', got {scale!r}")
+    if scale == "sgd" and not isinstance(metric, PaperMetric):
+        raise ValueError("scale='sgd' is a unit for the paper's metric; the others have units of their own")
+
+
+def length(vectors: Sequence[Tensor]) -> float:
+    """Euclidean length of all tensors together, in float64."""
+    if not vectors:
+        return 0.0
+    return float(torch.stack([torch.linalg.vector_norm(v.double()).cpu() for v in vectors]).norm())
+
+
+def sgd_constant(gradients: Sequence[Tensor], directions: Sequence[Tensor]) -> float | None:
+    """|grad| / |grad / kappa|; None where that is no number, and the next step must tell."""
+    long, short = length(gradients), length(directions)
+    return long / short if 0 < short < math.inf and 0 < long < math.inf else None

@@ -44,7 +44,7 @@ from pathsgd._native.fallback.follow_directions import ITERATIONS, RIPE, Directi
 
 __all__ = ["Directions", "Map", "bound_", "ripe_directions", "scale_of", "settle_", "strongest", "upper_bound"]
 
-ROUNDS = 2
+ROUNDS = 3
 """Corrections in one call, at most."""
 CORRECTIONS = 8
 """Corrections of a map that is seen for the first time, at most."""
@@ -91,7 +91,7 @@ def ripe_directions(f: Map) -> Directions:
 def bound_(f: Map, directions: Directions, cap: float) -> Tensor:
     """Look, and correct what is found above `cap`, in place; returns the rate found, 0-d.
 
-    One look more follows a correction: a step that makes two directions grow would else keep one of them.
+    Another look follows a correction: a step may make several directions grow.
     """
     first = rate = follow_directions(f, directions, renewing=True)
     for again in range(ROUNDS):

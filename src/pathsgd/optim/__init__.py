@@ -1,7 +1,8 @@
 """Optimisers in path geometry: torch.optim classes over the metric."""
 
+from pathsgd.optim.growth import bound_growth_
 from pathsgd.optim.path_adam import PathAdam
 from pathsgd.optim.path_sgd import PathSGD
 from pathsgd.optim.wrap import wrap
 
-__all__ = ["PathAdam", "PathSGD", "wrap"]
+__all__ = ["PathAdam", "PathSGD", "bound_growth_", "wrap"]

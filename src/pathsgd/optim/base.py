@@ -15,11 +15,13 @@ from torch.optim import Optimizer
 
 from pathsgd.metric.choice import MetricChoice, PaperMetric, chosen
 from pathsgd.metric.geometry import Measure
+from pathsgd.optim import growth as growth_bound
 from pathsgd.optim.last_inputs import LastInputs
 from pathsgd.optim.loading import refuse_other_model
 from pathsgd.optim.moves import Move, move
 from pathsgd.optim.parts import Part, Parts
 from pathsgd.optim.refresh import Refresh
+from pathsgd.optim.step_bound import StepLimit
 from pathsgd.quantities.kappa import Terms
 from pathsgd.recording.record import Output
 
@@ -27,10 +29,18 @@ Bound = float | Literal["auto"] | None
 """A bound, None for no bound, "auto" for the default of the metric."""
 CLIP = 1.0
 """Default bound on the dual norm of the gradient."""
-GROWTH = 0.3
-"""Default bound on the growth that a step may cause."""
 # What a copy or a pickle of an optimiser keeps beside torch's own.
-_KEPT = ("clip", "growth", "log_gamma_sq", "dual_norm", "step_growth", "_refresh", "_last")
+_KEPT = (
+    "clip",
+    "growth",
+    "log_gamma_sq",
+    "dual_norm",
+    "step_growth",
+    "step_limit",
+    "growth_rates",
+    "_refresh",
+    "_last",
+)
 
 
 class PathOptimizer(Optimizer):
@@ -66,13 +76,8 @@ class PathOptimizer(Optimizer):
             raise ValueError(f"refresh_every must be at least 1, got {refresh_every}")
         metric = chosen(metric)
         is_paper = isinstance(metric, PaperMetric)
-        if is_paper and growth not in ("auto", None):
-            raise ValueError(
-                f"growth={growth}: the paper's metric knows no balanced coordinates in which growth could be bounded; "
-                "leave growth out, or choose metric='relative' or 'absolute'"
-            )
         self.clip = _checked("clip", clip, None if is_paper else CLIP)
-        self.growth = _checked("growth", growth, None if is_paper else GROWTH)
+        self.growth = _checked("growth", growth, None if is_paper else growth_bound.LIMIT)
         self.log_gamma_sq = math.nan
         """log gamma^2 when the metric was last measured."""
         self.dual_norm = math.nan
@@ -80,9 +85,13 @@ class PathOptimizer(Optimizer):
         self.step_growth = math.nan
         """Growth of the last step before it was bounded, or an upper bound of it where that satisfies the limit; not
         computed where growth is None."""
+        self.step_limit: StepLimit = None if self.growth is None or is_paper else "room"
+        """Bound on the growth of a step: what the growth rates leave room for, a number for every step, or None."""
+        self.growth_rates: dict[str, Tensor] = {}
+        """Growth rates of the recurrent matrices after the last step, before they were bounded; 0-d, by name."""
         self._refresh = Refresh(
             model, output, metric, terms, int(refresh_every),
-            for_growth=self.growth is not None, counts_from_start=self.counts_from_start,
+            counts_from_start=self.counts_from_start,
         )  # fmt: skip
         self._parts = Parts(self.alike)
         super().__init__(list(model.parameters()) if params is None else params, defaults)
@@ -177,9 +186,11 @@ class PathOptimizer(Optimizer):
         measured = self._refresh.keep_up(parts, self._last)
         if measured is not None:
             self.log_gamma_sq = measured.log_gamma_sq
-        lengths = move([self._motion(part) for part in parts], self.clip, self.growth)
+        lengths = move([self._motion(part) for part in parts], self.clip, self.step_limit)
         self.dual_norm = self.dual_norm if lengths.dual_norm is None else lengths.dual_norm
         self.step_growth = self.step_growth if lengths.growth is None else lengths.growth
+        if self.growth is not None and lengths.moved:
+            self.growth_rates = growth_bound.bound_parts_(parts, self._refresh.recurrences(self._last), self.growth)
         return loss
 
     def _motion(self, part: Part) -> Move:

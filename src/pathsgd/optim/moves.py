@@ -2,7 +2,7 @@
 
 square_sums   |u|^2 of every parameter           -> clip
 moments       m, v
-direction     of repeated matrices               -> growth
+direction     of repeated matrices               -> step bound
 apply         p <- keep * p + alpha * d .* w
 """
 
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from pathsgd._native import GRADIENT, Operands, Update, UpdateRule
-from pathsgd.optim import growth
+from pathsgd.optim import step_bound
 from pathsgd.optim.clip import clip_factor
 from pathsgd.optim.loading import refuse_other_shapes
 from pathsgd.optim.parts import Part
+from pathsgd.optim.step_bound import StepLimit
 
 
 @dataclass
@@ -47,10 +48,11 @@ class Lengths:
 
     dual_norm: float | None
     growth: float | None
+    moved: bool = True
 
 
-def move(moves: Sequence[Move], clip: float | None, limit: float | None) -> Lengths:
-    """One step of all parts. clip: bound on the dual norm; limit: bound on growth; None for no bound.
+def move(moves: Sequence[Move], clip: float | None, limit: StepLimit) -> Lengths:
+    """One step of all parts. clip: bound on the dual norm; limit: bound on its growth; None for no bound.
 
     A gradient whose dual norm is not finite moves nothing, where there is a clip.
     """
@@ -60,7 +62,7 @@ def move(moves: Sequence[Move], clip: float | None, limit: float | None) -> Leng
             m.squares = update.square_sums()
     dual_norm, factor = clip_factor([square for m in moves for square in m.squares], clip)
     if factor == 0:
-        return Lengths(dual_norm, None)
+        return Lengths(dual_norm, None, moved=False)
     for m, update in zip(moves, updates):
         signed = -factor if m.part.group["maximize"] else factor
         if m.rule.direction == GRADIENT:
@@ -70,7 +72,7 @@ def move(moves: Sequence[Move], clip: float | None, limit: float | None) -> Leng
         update.moments(m.rule)
         for state in m.part.states if m.counts_steps else ():
             state["step"] = state.get("step", 0) + 1
-    grown, bound = growth.bound(moves, updates, limit)
+    grown, bound = step_bound.bound(moves, updates, limit)
     for m, update in zip(moves, updates):
         keep = 1 - float(m.part.group["lr"]) * m.part.group["weight_decay"]
         update.apply(m.rule, m.alpha * bound, keep)

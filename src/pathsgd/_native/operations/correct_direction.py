@@ -42,5 +42,5 @@ def correct_direction(f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: flo
         address(keep, dtype, units), address(gain, dtype, units), address(ray.contiguous(), dtype, units),
         address(left, dtype, units), 1 - cap / found, CONDITION,
     )  # fmt: skip
-    abi.call("correct_direction", [dtype], arguments)
+    abi.call("correct_direction", arguments, dtype)
     return left

@@ -10,6 +10,7 @@ from pathsgd.metric.gradients import path_normalize_grad_
 from pathsgd.optim import PathAdam, PathSGD
 from pathsgd.quantities.explain import explain
 from pathsgd.quantities.gamma import gamma_sq, log_gamma_sq, path_norm
+from pathsgd.quantities.growth import growth_rate
 from pathsgd.quantities.kappa import kappa
 from pathsgd.quantities.rescaling import balance, node_spaces, random_rescaling, rescale_nodes
 
@@ -24,6 +25,7 @@ __all__ = [
     "check_invariance",
     "explain",
     "gamma_sq",
+    "growth_rate",
     "kappa",
     "log_gamma_sq",
     "nn",

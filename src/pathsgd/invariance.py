@@ -119,7 +119,7 @@ def check_invariance(
         low=low,
         high=high,
         output=_apart(_run(twin, data, output), reference),
-        gamma_sq=float((log_gamma_sq(twin, *data, output=output) - log_gamma_sq(model, *data, output=output)).abs()),
+        gamma_sq=(log_gamma_sq(twin, *data, output=output) - log_gamma_sq(model, *data, output=output)).abs().item(),
         kappa=_kappa_apart(model, twin, data, output),
         drift=drift,
     )

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "correct_direction.h"
 #include "cross_entropy.h"
 #include "entry.h"
 #include "follow_directions.h"
@@ -36,6 +37,7 @@ OVERLOADS(direction, UpdateCall)
 OVERLOADS(apply, UpdateCall)
 DECLARE(spectral_norm, SpectralNormCall, float)
 DECLARE(follow_directions, FollowDirectionsCall, float)
+DECLARE(correct_direction, CorrectDirectionCall, float)
 DECLARE(cross_entropy, CrossEntropyCall, float)
 DECLARE(cross_entropy, CrossEntropyCall, double)
 DECLARE_2(squared_sequences, SquaredSequencesCall, float, float)
@@ -334,6 +336,16 @@ void run_follow_directions(long units, long count, bool leaky) {
       leaky ? gain.data() : nullptr, rays.data(), age.data(), mean.data(), 0};
   for (int i = 0; i < 12; i++) failures += pathsgd_follow_directions_float(&call);
   expect_same("growth rate", vector<float>{float(call.rate)}, {leaky ? 1.25 : 1.5});
+  vector<float> left(units, 1);
+  pathsgd::CorrectDirectionCall<float> correction{
+      units, 8, leaky, weight.data(), scale.data(), leaky ? keep.data() : nullptr, leaky ? gain.data() : nullptr,
+      rays.data(), left.data(), 0.25, 30};
+  failures += pathsgd_correct_direction_float(&correction);
+  const double remaining = leaky ? 2 * (0.75 * 1.25 - 0.5) : 0.75 * 1.5;  // W's own rate when the map's is three quarters
+  vector<double> expected;
+  for (long i = 0; i < units * units; i++)
+    expected.push_back(remaining / units * scale[i / units] / scale[i % units]);
+  expect_same("corrected", weight, expected);
 }
 
 int cross_entropy(pathsgd::CrossEntropyCall<float>& call) { return pathsgd_cross_entropy_float(&call); }

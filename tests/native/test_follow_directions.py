@@ -1,4 +1,4 @@
-"""The kernel that follows directions, against torch."""
+"""The kernels that follow and correct directions, against torch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pathsgd import _native
+from pathsgd._native.fallback import correct_direction as slow
 from pathsgd._native.fallback import follow_directions as fallback
 from pathsgd._native.fallback.follow_directions import Directions, Map
 
@@ -62,3 +63,32 @@ def test_a_matrix_that_is_a_view_is_read_as_torch_reads_it(kernel):
         rate = _native.follow_directions(turned, directions)
         expected = fallback.follow_directions(turned, other, renewing=False)
     assert float(rate) == pytest.approx(float(expected), rel=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("leaky", "inside"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("units", [1, 2, 7, 8, 33, 100])
+def test_corrections_agree(kernel, units, dtype, leaky, inside):
+    f = some_map(units, dtype, leaky=leaky, inside=inside)
+    other = Map(f.weight.clone(), f.scale, f.keep, f.gain, f.inside)
+    before = f.weight.clone()
+    directions = Directions.new(f)
+    for _ in range(6):
+        rate = _native.follow_directions(f, directions)
+    ray, start = directions.rays[0], torch.ones(units, dtype=dtype)
+    cap = 0.8 * float(rate)
+    left = _native.correct_direction(f, ray, start, rate, cap)
+    expected = slow.correct_direction(other, ray, start, rate, cap)
+    tolerance = 1e-4 if dtype is torch.float32 else 1e-11
+    assert torch.allclose(f.weight, other.weight, rtol=tolerance, atol=tolerance)
+    assert torch.allclose(left, expected, rtol=tolerance, atol=tolerance)
+    assert not torch.equal(f.weight, before)
+    assert torch.equal(start, torch.ones(units, dtype=dtype))
+
+
+def test_what_is_not_above_is_not_corrected(kernel):
+    f = some_map(5, torch.float32, leaky=False, inside=False)
+    before, ones = f.weight.clone(), torch.ones(5)
+    for rate in (1.0, 0.5, math.nan, math.inf):
+        assert torch.equal(_native.correct_direction(f, ones, ones, torch.tensor(rate), 1.0), ones)
+    assert torch.equal(f.weight, before)

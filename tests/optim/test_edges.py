@@ -171,7 +171,6 @@ BAD = [
     (PathSGD, {"nesterov": True}, "nesterov"),
     (PathSGD, {"lr": math.inf}, "lr"),
     (PathSGD, {"metric": "other"}, "metric"),
-    (PathSGD, {"metric": "paper", "growth": 0.3}, "growth"),
     (PathSGD, {"clip": math.inf}, "clip"),
     (PathSGD, {"clip": "none"}, "clip"),
     (PathSGD, {"clip": 0.0}, "clip"),
@@ -183,7 +182,6 @@ BAD = [
     (PathAdam, {"eps": -1.0}, "eps"),
     (PathAdam, {"weight_decay": math.inf}, "weight_decay"),
     (PathAdam, {"metric": None}, "metric"),
-    (PathAdam, {"metric": "paper", "growth": 0.3}, "growth"),
     (PathAdam, {"lr": math.nan}, "lr"),
 ]
 OF_A_GROUP = [row for row in BAD if row[1].keys() <= {"lr", "momentum", "nesterov", "betas", "eps"}]

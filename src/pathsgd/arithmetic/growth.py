@@ -39,17 +39,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pathsgd._native import follow_directions
-from pathsgd._native.fallback.follow_directions import ITERATIONS, RIPE, Directions, Map, iterate
+from pathsgd._native import correct_direction, follow_directions
+from pathsgd._native.fallback.follow_directions import ITERATIONS, RIPE, Directions, Map, iterate, positive
 
 __all__ = ["Directions", "Map", "bound_", "ripe_directions", "scale_of", "settle_", "strongest", "upper_bound"]
 
-ROUNDS = 2
+ROUNDS = 3
 """Corrections in one call, at most."""
 CORRECTIONS = 8
 """Corrections of a map that is seen for the first time, at most."""
-CONDITION = 30.0
-"""Largest |l| |r| / (l . r) at which a left vector is used."""
 
 
 def scale_of(whitening: Tensor, weight: Tensor) -> Tensor:
@@ -90,38 +88,16 @@ def ripe_directions(f: Map) -> Directions:
     return directions
 
 
-def left_vector(f: Map, ray: Tensor, start: Tensor, iterations: int = ITERATIONS) -> Tensor:
-    """l of a direction, zero outside its support, with l . r > 0; r itself where there is none near enough."""
-    support = ray > 0
-    left = torch.where(support, start, 0.0)
-    for _ in range(iterations):
-        left = torch.where(support, f.back(left), 0.0)
-        left = left / _positive(left.norm())
-    left = left * torch.where(left @ ray < 0, -1.0, 1.0)
-    near = CONDITION * (left @ ray) >= left.norm() * ray.norm()
-    return torch.where(near & (left @ ray > 0), left, ray)
-
-
-def correct_(f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: float) -> Tensor:
-    """Bring the rate of one direction down to `cap`, in place; nothing where it is not above. Returns its l."""
-    left = left_vector(f, ray, start)
-    above = (rate > cap) & rate.isfinite()
-    factor = torch.where(above, (1 - cap / rate) / (left @ ray), 0.0)
-    image = torch.where(above, f(ray[None])[0] / f.gain, 0.0) * f.scale
-    f.weight.sub_(torch.outer(factor * image, left / f.scale))
-    return torch.where(above, left, start)
-
-
 def bound_(f: Map, directions: Directions, cap: float) -> Tensor:
     """Look, and correct what is found above `cap`, in place; returns the rate found, 0-d.
 
-    One look more follows a correction: a step that makes two directions grow would else keep one of them.
+    Another look follows a correction: a step may make several directions grow.
     """
     first = rate = follow_directions(f, directions, renewing=True)
     for again in range(ROUNDS):
         if rate.device.type == "cpu" and not bool(rate > cap):  # elsewhere the question would make the host wait
             break
-        directions.left = correct_(f, directions.rays[0], directions.left, rate, cap)
+        directions.left = correct_direction(f, directions.rays[0], directions.left, rate, cap)
         fall = torch.where(rate > cap, (rate / cap).log(), 0.0)
         directions.mean = torch.cat([directions.mean[:1] - fall, directions.mean[1:]])
         if again < ROUNDS - 1:
@@ -141,7 +117,7 @@ def settle_(f: Map, cap: float, tolerance: float = 1e-6) -> Tensor:
         if not bool(rate > cap * (1 + tolerance)):
             break
         if attempt < CORRECTIONS:
-            correct_(f, ray, torch.ones_like(ray), rate, cap)
+            correct_direction(f, ray, torch.ones_like(ray), rate, cap)
         else:
             keep = f.keep if isinstance(f.keep, float) else float(f.keep.amax())
             f.weight.mul_((cap - keep) / (rate - keep))
@@ -165,16 +141,12 @@ def strongest(f: Map, starts: int = 64, iterations: int = 240) -> tuple[Tensor, 
 
 def upper_bound(f: Map, iterations: int = 100) -> Tensor:
     """A bound on the rate, up to rounding: on the Perron root of keep + gain max(W, 0). It falls with iterations."""
-    positive = replace(f, weight=f.weight.clamp(min=0))
+    nonnegative = replace(f, weight=f.weight.clamp(min=0))
     x = torch.ones_like(f.scale)
     least = torch.full_like(x[0], torch.inf)
     for _ in range(iterations):
-        y = positive(x[None])[0]
+        y = nonnegative(x[None])[0]
         bound = (y / x).amax()
         least = torch.minimum(least, bound)
-        x = _positive((y / _positive(bound) + x) / 2)
+        x = positive((y / positive(bound) + x) / 2)
     return least
-
-
-def _positive(x: Tensor) -> Tensor:
-    return x.clamp(min=torch.finfo(x.dtype).tiny)

@@ -90,7 +90,7 @@ class Scaled:
 def power_of(values: Tensor, order: float) -> Scaled:
     """|values|^order in float64; very large or small values go through the scale instead of overflowing."""
     magnitude = values.to(torch.float64).abs()
-    top = float(magnitude.amax()) if magnitude.numel() else 0.0
+    top = float(magnitude.detach().amax()) if magnitude.numel() else 0.0
     if top == 0 or _SMALL ** (1 / order) < top < _LARGE ** (1 / order):
         return Scaled(magnitude.square() if order == 2 else magnitude.pow(order), magnitude.new_zeros(()))
     return Scaled((magnitude / top).pow(order), magnitude.new_tensor(order * math.log(top)))
@@ -100,7 +100,9 @@ def to_float(mantissa: Tensor, log_scale: Tensor, order: float = 1.0) -> Tensor:
     """(mantissa * exp(log_scale))^(1/order), overflowing or vanishing only where the result does."""
     if order == 1 and not bool(log_scale.any()):
         return mantissa
-    return torch.where(mantissa > 0, ((mantissa.log() + log_scale) / order).exp(), torch.zeros_like(mantissa))
+    # The logarithm of a zero would have no gradient, also where the result does not use it.
+    positive = torch.where(mantissa > 0, mantissa, 1.0)
+    return torch.where(mantissa > 0, ((positive.log() + log_scale) / order).exp(), 0.0)
 
 
 def add(a: Scaled, b: Scaled) -> Scaled:

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from pathsgd.closed_form import kappa as closed_form
 from pathsgd.closed_form.match import PlainNet, match
 from pathsgd.passes.nodes import NodeSpaces, spaces_of
+from pathsgd.passes.recurrences import Recurrence, recurrences
 from pathsgd.passes.sharing import repeats_along_paths
 from pathsgd.quantities.kappa import Kappa, Terms
 from pathsgd.recording.record import Output, record
@@ -43,6 +44,8 @@ class Measure:
     spaces: NodeSpaces
     flow: Mapping[str, Tensor] = field(default_factory=dict)
     repeats: Mapping[str, int] = field(default_factory=dict)
+    recurrences: Mapping[str, Recurrence] = field(default_factory=dict)
+    """The matrices that the net applies to its own results, by name."""
     free: frozenset[str] | None = None
     """Parameters that some rescaling changes, where they are known already."""
     next_root: float | None = None
@@ -91,6 +94,8 @@ class Structure:
     """How often paths may use each parameter that they use more than once."""
     free: frozenset[str]
     """Parameters that some rescaling changes."""
+    recurrences: dict[str, Recurrence]
+    """The matrices that the net applies to its own results, by name."""
 
     def is_of(self, parameters: Mapping[str, Tensor]) -> bool:
         """Whether these parameters have the shapes that were recorded."""
@@ -135,7 +140,8 @@ class Geometry:
             recording = record(self.model, inputs, self.output)
             spaces = spaces_of(recording, self.parameters(), exact=False)
             free = frozenset(name for name, edges in spaces.edges.items() if edges.free)
-            known = Structure(recording, spaces, match(recording), repeats_along_paths(recording), free)
+            repeated = {recurrence.name: recurrence for recurrence in recurrences(recording)}
+            known = Structure(recording, spaces, match(recording), repeats_along_paths(recording), free, repeated)
             while len(self._structures) >= _REMEMBERED:
                 del self._structures[next(iter(self._structures))]
             self._structures[key] = known
@@ -161,7 +167,7 @@ class Geometry:
         parameters = self.parameters() if parameters is None else parameters
         if known.plain is None:
             measured = measure(known.recording, parameters, known.spaces, terms)
-            return replace(measured, repeats=known.repeats, free=known.free)
+            return replace(measured, repeats=known.repeats, recurrences=known.recurrences, free=known.free)
         first = closed_form.kappa1(known.plain, parameters, root, exact=exact)
         kappa = first.kappa1
         if terms == "both":
@@ -174,6 +180,7 @@ class Geometry:
             known.spaces,
             first.flow,
             known.repeats,
+            known.recurrences,
             known.free,
             first.next_root,
         )

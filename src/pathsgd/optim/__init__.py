@@ -1,8 +1,9 @@
 """Optimisers in path geometry: torch.optim classes over the metric."""
 
 from pathsgd.metric.bounds import DualNorm
+from pathsgd.optim.growth import bound_growth_
 from pathsgd.optim.path_adam import PathAdam
 from pathsgd.optim.path_sgd import PathSGD
 from pathsgd.optim.wrap import wrap
 
-__all__ = ["DualNorm", "PathAdam", "PathSGD", "wrap"]
+__all__ = ["DualNorm", "PathAdam", "PathSGD", "bound_growth_", "wrap"]

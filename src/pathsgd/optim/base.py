@@ -16,11 +16,13 @@ from torch.optim import Optimizer
 from pathsgd.metric.bounds import DualNorm, bound_of
 from pathsgd.metric.choice import MetricChoice, PaperMetric, chosen
 from pathsgd.metric.geometry import Measure
+from pathsgd.optim import growth as growth_bound
 from pathsgd.optim.last_inputs import LastInputs
 from pathsgd.optim.loading import refuse_other_model
 from pathsgd.optim.moves import Move, move
 from pathsgd.optim.parts import Part, Parts
 from pathsgd.optim.refresh import Refresh
+from pathsgd.optim.step_bound import StepLimit
 from pathsgd.quantities.kappa import Terms
 from pathsgd.recording.record import Output
 
@@ -28,8 +30,6 @@ Bound = float | Literal["auto"] | None
 """A bound, None for no bound, "auto" for the default of the metric."""
 CLIP = 1.0
 """Default bound on the dual norm of the gradient."""
-GROWTH = 0.3
-"""Default bound on the growth that a step may cause."""
 
 
 class PathOptimizer(Optimizer):
@@ -75,15 +75,10 @@ class PathOptimizer(Optimizer):
             raise ValueError(f"refresh_every must be at least 1, got {refresh_every}")
         metric = chosen(metric)
         is_paper = isinstance(metric, PaperMetric)
-        if is_paper and growth not in ("auto", None):
-            raise ValueError(
-                f"growth={growth}: the paper's metric knows no balanced coordinates in which growth could be bounded; "
-                "leave growth out, or choose metric='relative' or 'absolute'"
-            )
         if clip == "auto":
             clip = None if is_paper else CLIP
         self.clip = bound_of(clip, metric)  # type: ignore[arg-type]  # "auto" is gone
-        self.growth = _checked("growth", growth, None if is_paper else GROWTH)
+        self.growth = _checked("growth", growth, None if is_paper else growth_bound.LIMIT)
         self.log_gamma_sq = math.nan
         """log gamma^2 when the metric was last measured."""
         self.dual_norm = math.nan
@@ -91,9 +86,13 @@ class PathOptimizer(Optimizer):
         self.step_growth = math.nan
         """Growth of the last step before it was bounded, or an upper bound of it where that satisfies the limit; not
         computed where growth is None."""
+        self.step_limit: StepLimit = None if self.growth is None or is_paper else "room"
+        """Bound on the growth of a step: what the growth rates leave room for, a number for every step, or None."""
+        self.growth_rates: dict[str, Tensor] = {}
+        """Growth rates of the recurrent matrices after the last step, before they were bounded; 0-d, by name."""
         self._refresh = Refresh(
             model, output, metric, terms, int(refresh_every),
-            for_growth=self.growth is not None, counts_from_start=self.counts_from_start,
+            counts_from_start=self.counts_from_start,
         )  # fmt: skip
         self._parts = Parts(self.alike)
         super().__init__(list(model.parameters()) if params is None else params, defaults)
@@ -189,9 +188,11 @@ class PathOptimizer(Optimizer):
         if measured is not None:
             self.log_gamma_sq = measured.log_gamma_sq
         constant = self._constant(parts)
-        lengths = move([self._motion(part, constant) for part in parts], self.clip, self.growth, constant)
+        lengths = move([self._motion(part, constant) for part in parts], self.clip, self.step_limit, constant)
         self.dual_norm = self.dual_norm if lengths.dual_norm is None else lengths.dual_norm
         self.step_growth = self.step_growth if lengths.growth is None else lengths.growth
+        if self.growth is not None and lengths.moved:
+            self.growth_rates = growth_bound.bound_parts_(parts, self._refresh.recurrences(self._last), self.growth)
         return loss
 
     def _constant(self, parts: Sequence[Part]) -> float:

@@ -1,87 +1,160 @@
-"""The bound on how much a step may change what a repeated matrix does over all its uses.
+"""The bound on growth rates: uses * log(rate) <= limit for every recurrent matrix, kept after each step.
 
-A matrix that paths use T times turns a step D into a factor of up to (1 + |D|_2)^T on signals and gradients: the one
-way in which a small step of a recurrent net explodes, and one that gamma^2 cannot see, because it squares every weight
-and so ignores that the entries of D pull together. The whole step is shortened until T * |D|_2 <= limit, D taken in
-balanced coordinates, so that the bound is invariant.
+What explodes in a recurrent net is a state, not a step: a direction of h -> relu(W h) that grows by `rate` each time
+has grown by exp(uses * log(rate)) at the end, whatever entered. Every run of every optimiser passes through such states
+while it learns. The bound moves the one direction that grows too fast back to the cap and leaves the rest of W alone
+(arithmetic/growth.py): invariant, a few matrix-vector products a step, for any optimiser.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import weakref
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from pathsgd import _native
-from pathsgd._native import GRADIENT, Update
+from pathsgd.arithmetic import growth
+from pathsgd.metric.geometry import shape_key
+from pathsgd.optim.parts import Part
+from pathsgd.optim.step_bound import LEAST_ROOM
+from pathsgd.passes.recurrences import Recurrence, recurrences
+from pathsgd.quantities.growth import map_of, whitening_of
+from pathsgd.quantities.kappa import Kappa
+from pathsgd.recording.record import Output, record
+from pathsgd.tape import Recording
 
-if TYPE_CHECKING:
-    from pathsgd.optim.moves import Move
+LIMIT = 5.0
+"""Default of uses * log(rate): a signal may grow 150 times between the first use and the last."""
+_SCALE_SERVES = 100  # calls; only which coordinates power iteration works in, so it need not be new
 
 
-def bound(moves: Sequence[Move], updates: Sequence[Update], limit: float | None) -> tuple[float | None, float]:
-    """The step's growth, and the factor that keeps it below `limit`; None and 1 where there is no limit.
+def bound_matrix_(
+    weight: Tensor, state: dict[str, Any], recurrence: Recurrence, cap: float, whitening: Callable[[], Tensor]
+) -> Tensor:
+    """Bound one matrix in place, and keep what the next call starts from in `state`; returns the rate found, 0-d.
 
-    The growth is that before bounding; an upper bound of it where that already satisfies the limit.
+    whitening: gives 1/sqrt(K) of the matrix; asked now and then.
     """
-    if limit is None:
-        return None, 1.0
-    largest = 0.0
-    for move, update in zip(moves, updates):
-        for index, state in enumerate(move.part.states):
-            if "repeats" not in state:
-                continue
-            uses = abs(move.alpha) * state["repeats"]
-            if move.rule.direction == GRADIENT and "growth_ratio" not in state:
-                # Balanced, the step of a plain gradient is u: |u|_2 <= |u|_F, which clipping knows already.
-                most = math.sqrt(move.squares[index]) * uses
-                if most <= limit:
-                    state.pop("growth_direction", None)  # would be out of date when it is needed
-                    largest = max(largest, most)
-                    continue
-            largest = max(largest, _balanced_length(move, update, index) * uses)
-    return largest, min(1.0, limit / largest) if largest > 0 else 1.0
+    work = weight.detach() if weight.dtype in (torch.float32, torch.float64) else weight.detach().float()
+    calls = state.get("growth_calls", 0)
+    scale = state.get("growth_scale")
+    f = map_of(recurrence, work, whitening() if calls % _SCALE_SERVES == 0 else None, scale)
+    state["growth_calls"], state["growth_scale"] = calls + 1, f.scale
+    if "growth_rays" in state:
+        directions = growth.Directions(
+            state["growth_rays"], state["growth_age"], state["growth_mean"], state["growth_left"],
+            state["growth_started"],
+        )  # fmt: skip
+        rate = growth.bound_(f, directions, cap)
+    else:
+        rate = growth.settle_(f, cap)
+        directions = growth.ripe_directions(f)
+    state.update({f"growth_{key}": value for key, value in vars(directions).items()})
+    if work.dtype != weight.dtype:
+        weight.detach().copy_(work)
+    return rate
 
 
-def _balanced_length(move: Move, update: Update, index: int) -> float:
-    """|D|_2 of one parameter in balanced coordinates, up to `alpha`."""
-    direction, state = update.direction(move.rule, index), move.part.states[index]
-    if "growth_ratio" in state:
-        direction = direction * state["growth_ratio"]
-    step = direction.reshape(direction.shape[0], -1)
-    start, iterations = state.get("growth_direction"), 2
-    if start is None:
-        start, iterations = _generic_vector(step), 18  # from nowhere it takes longer to find the dominant direction
-    length, start = spectral_norm(step, start, iterations)
-    if length > 0:  # a zero vector would never turn again
-        state["growth_direction"] = start
-    return length
+def cap_of(limit: float, uses: float) -> float:
+    """The growth rate at which uses * log(rate) = limit."""
+    return math.exp(min(limit / max(uses, 1), 700.0))  # above that nothing is bounded
 
 
-def _generic_vector(like: Tensor) -> Tensor:
-    """A vector with no symmetry, the same for every model: a start for power iteration."""
-    return torch.arange(1, like.shape[1] + 1, dtype=like.dtype, device=like.device).cos()
+class _Kept:
+    """What calls of `bound_growth_` on one model keep for the next; nothing that refers to the model."""
+
+    def __init__(self) -> None:
+        self.recurrences: dict[Any, list[Recurrence]] = {}
+        self.states: dict[str, dict[str, Any]] = {}
 
 
-def spectral_norm(matrix: Tensor, start: Tensor, iterations: int = 2) -> tuple[float, Tensor]:
-    """Largest singular value by power iteration from `start` (n,), and the vector to start from next time.
+_kept: weakref.WeakKeyDictionary[nn.Module, _Kept] = weakref.WeakKeyDictionary()
 
-    A few iterations suffice from step to step: the dominant direction of successive updates changes slowly, and what
-    is missed in one step is found in the next.
+
+@torch.no_grad()
+def bound_growth_(
+    model: nn.Module,
+    *inputs: Any,
+    limit: float = LIMIT,
+    horizon: float | None = None,
+    state: MutableMapping[Tensor, dict[str, Any]] | None = None,
+    output: Output = None,
+) -> dict[str, Tensor]:
+    """Bound the growth rate of every recurrent matrix, in place: horizon * log(rate) <= limit. Returns the rates found.
+
+    inputs: example inputs of the model; only shapes and dtypes matter.
+    limit: the log factor by which a signal may grow on its way through all uses of a matrix.
+    horizon: over how many uses; None: as many as these inputs make, the longest seen so far.
+    state: where to keep what the next call starts from, by parameter: `optimizer.state`, so that it is saved with it
+        and a resumed run continues bit for bit; None: beside the model, for as long as it lives.
+    output: which of the model's results to measure, an index, a key or a function; None takes the first tensor.
+
+    Call it after every step of any optimiser, as `clip_grad_norm_` is called before it. The rates (0-d tensors by
+    parameter name) are those before the bound. The first call for a model looks at it thoroughly; the next ones follow
+    the directions that it found, at the cost of a few matrix-vector products, and correct one or two of them: what a
+    single call leaves above the cap the next one finds. Matrices that do not require gradients are not moved, and not
+    looked at. PathAdam and PathSGD do this themselves (`growth=`).
+
+    >>> import torch
+    >>> rnn = torch.nn.RNN(2, 8, nonlinearity="relu")
+    >>> x = torch.rand(20, 4, 2)
+    >>> optimizer = torch.optim.Adam(rnn.parameters(), lr=1e-2)
+    >>> rnn(x)[0].sum().backward()
+    >>> optimizer.step()
+    >>> rates = bound_growth_(rnn, x)
     """
-    native = _native.spectral_norm(matrix, start, iterations)
-    if native is not None:
-        return native
-    largest = torch.linalg.vector_norm(matrix, math.inf)
-    size = float(largest)
-    if not 0 < size < math.inf:
-        return size, start
-    unit, v = matrix / largest, start  # entries up to 1, and v of length 1: in the range of any dtype
-    for _ in range(iterations):
-        v = torch.mv(unit.t(), torch.mv(unit, v))
-        v = v / torch.linalg.vector_norm(v).clamp(min=torch.finfo(v.dtype).tiny)
-    v = v / torch.linalg.vector_norm(v).clamp(min=torch.finfo(v.dtype).tiny)
-    return size * float(torch.linalg.vector_norm(torch.mv(unit, v))), v
+    if not 0 < limit < math.inf:
+        raise ValueError(f"limit must be positive and finite, got {limit}")
+    if horizon is not None and not 0 < horizon < math.inf:
+        raise ValueError(f"horizon must be positive and finite, or None for the uses of these inputs, got {horizon}")
+    kept = _kept.setdefault(model, _Kept())
+    recording: list[Recording] = []
+
+    def recorded() -> Recording:
+        if not recording:
+            recording.append(record(model, inputs, output))
+        return recording[0]
+
+    key = shape_key(inputs), output
+    if key not in kept.recurrences:
+        kept.recurrences[key] = recurrences(recorded())
+    parameters = dict(model.named_parameters())
+
+    def whitening(name: str) -> Tensor:
+        with torch.enable_grad():  # kappa is a derivative
+            return whitening_of(Kappa(recorded(), parameters).first(), name, parameters[name].detach())
+
+    rates = {}
+    for recurrence in kept.recurrences[key]:
+        name, weight = recurrence.name, parameters[recurrence.name]
+        if weight.requires_grad:
+            known = kept.states.setdefault(name, {}) if state is None else state[weight]
+            known["growth_uses"] = max(recurrence.uses, known.get("growth_uses", 0))
+            cap = cap_of(limit, known["growth_uses"] if horizon is None else horizon)
+            rates[name] = bound_matrix_(weight, known, recurrence, cap, functools.partial(whitening, name))
+    return rates
+
+
+def room(rate: Tensor, recurrence: Recurrence, uses: int) -> float | Tensor:
+    """How much the next step may change what a matrix does over all its uses (step_bound.py)."""
+    gain = recurrence.gain if isinstance(recurrence.gain, float) else float(recurrence.gain.amax())
+    space = (LEAST_ROOM + uses * (1 - rate).clamp(min=0)) / gain
+    return float(space) if space.device.type == "cpu" else space
+
+
+def bound_parts_(parts: Sequence[Part], found: Mapping[str, Recurrence], limit: float) -> dict[str, Tensor]:
+    """Bound the recurrent matrices among the parameters of an optimiser, with what their states keep."""
+    rates = {}
+    for part in parts:
+        for name, p, state in zip(part.names, part.params, part.states):
+            if name in found:
+                state["growth_uses"] = max(found[name].uses, state.get("growth_uses", 0))
+                cap = cap_of(limit, state["growth_uses"])
+                rate = bound_matrix_(p, state, found[name], cap, functools.partial(state.__getitem__, "whitening"))
+                state["growth_room"] = room(rate, found[name], state["growth_uses"])
+                rates[name] = rate
+    return rates

@@ -2,7 +2,7 @@
 
 square_sums   |u|^2 of every parameter           -> clip
 moments       m, v
-direction     of repeated matrices               -> growth
+direction     of repeated matrices               -> step bound
 apply         p <- keep * p + alpha * d .* w
 """
 
@@ -17,10 +17,11 @@ from torch import Tensor
 
 from pathsgd._native import GRADIENT, Operands, Update, UpdateRule
 from pathsgd.metric.bounds import DualNorm, Length
-from pathsgd.optim import growth
+from pathsgd.optim import step_bound
 from pathsgd.optim.clip import clip_factor
 from pathsgd.optim.loading import refuse_other_shapes
 from pathsgd.optim.parts import Part
+from pathsgd.optim.step_bound import StepLimit
 
 
 @dataclass
@@ -48,9 +49,10 @@ class Lengths:
 
     dual_norm: float | None
     growth: float | None
+    moved: bool = True
 
 
-def move(moves: Sequence[Move], clip: DualNorm | Length | None, limit: float | None, constant: float = 1.0) -> Lengths:
+def move(moves: Sequence[Move], clip: DualNorm | Length | None, limit: StepLimit, constant: float = 1.0) -> Lengths:
     """One step of all parts.
 
     A gradient whose bounded length is not finite moves nothing.
@@ -66,7 +68,7 @@ def move(moves: Sequence[Move], clip: DualNorm | Length | None, limit: float | N
     squares = [square for m in moves for square in m.squares]
     dual_norm, factor = clip_factor(squares, [m.part for m in moves], clip, constant)
     if factor == 0:
-        return Lengths(dual_norm, None)
+        return Lengths(dual_norm, None, moved=False)
     for m, update in zip(moves, updates):
         signed = -factor if m.part.group["maximize"] else factor
         if m.rule.direction == GRADIENT:
@@ -76,7 +78,7 @@ def move(moves: Sequence[Move], clip: DualNorm | Length | None, limit: float | N
         update.moments(m.rule)
         for state in m.part.states if m.counts_steps else ():
             state["step"] = state.get("step", 0) + 1
-    grown, bound = growth.bound(moves, updates, limit)
+    grown, bound = step_bound.bound(moves, updates, limit)
     for m, update in zip(moves, updates):
         keep = 1 - float(m.part.group["lr"]) * m.part.group["weight_decay"]
         update.apply(m.rule, m.alpha * bound, keep)

@@ -39,8 +39,9 @@ class PathSGD(PathOptimizer):
     clip: a number bounds the dual norm of the gradient; under the paper's metric it bounds the length of the scaled
         direction instead, as `clip_grad_norm_` on path-normalised gradients would, which rescaling changes.
         `DualNorm(limit)` bounds the dual norm under every metric. None for none. "auto": 1, none under the paper's.
-    growth: bound on how much a step may change what a recurrent matrix does to a signal over all its uses, as a log
-        factor (optim/growth.py), None for none. "auto": 0.3, none under the paper's metric.
+    growth: bound on the growth rate of every recurrent matrix, uses * log(rate), kept after each step
+        (optim/growth.py); steps, too, keep to what the rates leave room for (optim/step_bound.py). None for none.
+        "auto": 5, none under the paper's metric.
     refresh_every: steps between two measurements of the metric.
     maximize: step up the gradient.
     params: parameters, named parameters or groups of them; None for all of the model's.

@@ -22,6 +22,7 @@ from pathsgd.metric.whitening import balancing_ratios, whitenings
 from pathsgd.optim.last_inputs import LastInputs
 from pathsgd.optim.parts import Part
 from pathsgd.passes.nodes import NodeSpaces
+from pathsgd.passes.recurrences import Recurrence
 from pathsgd.quantities.kappa import Terms
 from pathsgd.recording.record import Output
 
@@ -34,7 +35,6 @@ class Refresh:
     metric: what K is (metric/choice.py).
     terms: "first" kappa1, "both" kappa1 + kappa2.
     every: steps for which a measured metric serves.
-    for_growth: whether the states shall hold what the bound on growth needs.
     counts_from_start: the paper's kappa is counted in units of gamma^2 at the first measurement, instead of as it is.
     """
 
@@ -46,21 +46,21 @@ class Refresh:
         terms: Terms,
         every: int,
         *,
-        for_growth: bool,
         counts_from_start: bool,
     ) -> None:
         self.geometry = Geometry(model, output)
         self.metric, self.terms, self.every = metric, terms, every
-        self.for_growth, self.counts_from_start = for_growth, counts_from_start
+        self.counts_from_start = counts_from_start
         self.forget()
 
     def forget(self) -> None:
         """Drop what is only kept to save work."""
         self._last: dict[str, Tensor] = {}  # whitenings of the last measurement, to be written over
+        self._recurrences: Mapping[str, Recurrence] | None = None  # of the last measurement
         self._spaces: NodeSpaces | None = None  # of the last measurement: what no path uses is said once for each
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_last": {}, "_spaces": None}
+        return {**vars(self), "_last": {}, "_spaces": None, "_recurrences": None}
 
     def keep_up(self, parts: Sequence[Part], inputs: LastInputs) -> Measure | None:
         """Measure again if a metric is too old, or a parameter has none yet; None if all of them serve on."""
@@ -71,6 +71,12 @@ class Refresh:
             for state in part.states:
                 state["age"] += 1
         return measured
+
+    def recurrences(self, inputs: LastInputs) -> Mapping[str, Recurrence]:
+        """The model's recurrent matrices, as they were used when the metric was last measured."""
+        if self._recurrences is None:
+            self._recurrences = self.geometry.structure(inputs.get()).recurrences
+        return self._recurrences
 
     def measure(
         self, inputs: Sequence[Any], root: float | None = None, parameters: Mapping[str, Tensor] | None = None
@@ -92,6 +98,7 @@ class Refresh:
         for part in parts:
             self._set(part, whitened, measured, parameters)
         self._spaces, self._last = measured.spaces, whitened
+        self._recurrences = measured.recurrences
         return measured
 
     def _log_sizes(
@@ -118,7 +125,7 @@ class Refresh:
         self, part: Part, whitened: Mapping[str, Tensor], measured: Measure, parameters: Mapping[str, Tensor]
     ) -> None:
         ratios: dict[str, Tensor | None] = {}
-        if self.for_growth and measured.repeats and isinstance(self.metric, Metric):
+        if measured.repeats and isinstance(self.metric, Metric):
             ratios = balancing_ratios(measured, parameters, self.metric.rho, measured.repeats)
         for name, p, state in zip(part.names, part.params, part.states):
             # A part that the last forward pass left out (another head, say) keeps the metric it has.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -30,9 +31,12 @@ class Recurrence:
 class Evaluation:
     """One pass of the squared network over a recording.
 
-    weights: parameter name -> q, its mantissa a leaf for autograd, with its log-scale.
+    weights: parameter name -> q, a mantissa with its log-scale.
     total: gamma^2 as `Scaled`.
     recurrences: the passes through recurrent matrices that are parameters.
+
+    derivative: what autograd may differentiate the mantissa of `total` in: the mantissas of q, which are leaves then;
+        the parameters themselves; or nothing.
     """
 
     @torch.inference_mode(False)
@@ -43,17 +47,19 @@ class Evaluation:
         order: float = 2.0,
         *,
         unroll: bool = False,
-        differentiable: bool = True,
+        derivative: Literal["q", "p"] | None = "q",
     ) -> None:
-        self.weights = {name: power_of(parameters[name].detach(), order) for name in recording.parameters}
-        for q in self.weights.values():
-            q.mantissa.requires_grad_(differentiable)
+        with torch.set_grad_enabled(derivative == "p"):
+            self.weights = {name: power_of(parameters[name], order) for name in recording.parameters}
+        if derivative == "q":
+            for q in self.weights.values():
+                q.mantissa.requires_grad_()
         device = next(iter(parameters.values())).device
         net = Squared(order, device, unroll=unroll)
         one = torch.ones((), dtype=torch.float64, device=device)
         known: dict[Value, Scaled] = {v: self.weights[name] for name, v in recording.parameters.items()}
         known.update({v: Scaled(one.expand(v.shape), one.new_zeros(())) for v in recording.inputs})
-        with torch.set_grad_enabled(differentiable):
+        with torch.set_grad_enabled(derivative is not None):
             interpret(recording, known, lambda step, args, kwargs: step.rule.squared(net, *args, **kwargs))
             assert recording.output is not None
             self.total = known[recording.output].sum().times(1 / recording.examples)

@@ -1,9 +1,15 @@
-"""gamma^2 and its relatives of a model, from one pass of the squared network (evaluation.py)."""
+"""gamma^2 and its relatives of a model, from one pass of the squared network (passes/squared.py).
+
+Where gradients are enabled they carry one, as any function of torch does, so that they can be a term of a loss:
+
+    d gamma^2 / dp = 2 p kappa1        d log gamma^2 / dp = 2 p kappa1 / gamma^2, finite for every length
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from pathsgd.arithmetic import scaled
@@ -14,13 +20,18 @@ from pathsgd.recording.record import Output, record
 
 def _total(model: nn.Module, inputs: tuple[Any, ...], order: float, output: Output) -> Scaled:
     """The sum over paths of prod |w|^order."""
+    derivative: Literal["p"] | None = "p" if torch.is_grad_enabled() else None
     recording = record(model, inputs, output)
-    return Evaluation(recording, dict(model.named_parameters()), order, differentiable=False).total
+    return Evaluation(recording, dict(model.named_parameters()), order, derivative=derivative).total
 
 
 def log_gamma_sq(model: nn.Module, *inputs: Any, output: Output = None) -> Tensor:
-    """log gamma^2 as a 0-d float64 tensor; finite for every length, -inf where no path reaches the output."""
-    return _total(model, inputs, 2.0, output).log()
+    """log gamma^2 as a 0-d float64 tensor; finite for every length, -inf where no path reaches the output.
+
+    The one to use as a term of a loss: neither it nor its gradient 2 p kappa1 / gamma^2 overflows.
+    """
+    total = _total(model, inputs, 2.0, output)
+    return total.mantissa.log() + total.log_scale
 
 
 def gamma_sq(model: nn.Module, *inputs: Any, output: Output = None) -> Tensor:
@@ -45,7 +56,8 @@ def gamma_sq(model: nn.Module, *inputs: Any, output: Output = None) -> Tensor:
 def path_norm(model: nn.Module, *inputs: Any, order: float = 2, output: Output = None) -> Tensor:
     """(sum over paths of prod |w|^order)^(1/order), a 0-d float64 tensor.
 
-    Order 1 bounds the sum of the absolute outputs over inputs in [-1, 1]; order 2 is gamma itself.
+    Order 1 bounds the sum of the absolute outputs over inputs in [-1, 1]; order 2 is gamma itself. Its gradient takes
+    0 for the derivative of |w| at w = 0; below order 1 there is none at a weight that is exactly zero.
     """
     if not 0 < order < float("inf"):
         raise ValueError(f"order must be positive and finite, got {order}")

@@ -94,5 +94,5 @@ def _path_count(recording: Recording) -> float:
     """log of gamma^2 with every weight one: the number of paths, up to fixed weights."""
     one = torch.ones((), dtype=torch.float64)
     ones = {name: one.expand(value.shape) for name, value in recording.parameters.items()}
-    total = Evaluation(recording, ones, differentiable=False).total
+    total = Evaluation(recording, ones, derivative=None).total
     return float(total.log()) + math.log(recording.examples)

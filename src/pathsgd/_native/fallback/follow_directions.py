@@ -79,7 +79,7 @@ def iterate(f: Map, rays: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
     logs = []
     for _ in range(iterations):
         image = f(rays)
-        length = _positive(image.sum(1))
+        length = positive(image.sum(1))
         logs.append(length.log())
         rays = image / length[:, None]
     return rays, torch.stack(logs)
@@ -117,5 +117,5 @@ def _renew(f: Map, directions: Directions) -> None:
     directions.started += 1
 
 
-def _positive(x: Tensor) -> Tensor:
+def positive(x: Tensor) -> Tensor:
     return x.clamp(min=torch.finfo(x.dtype).tiny)

@@ -34,12 +34,11 @@ def follow_directions(f: Map, directions: Directions, *, renewing: bool = False)
         return fallback.follow_directions(f, directions, renewing=renewing)
     weight, count = f.weight.contiguous(), len(directions.age)
     rays, age, mean = (t.clone(memory_format=torch.contiguous_format) for t in kept)
-    keep, gain = (_of_each(c, f.scale) for c in (f.keep, f.gain))
-    is_plain = isinstance(f.keep, float) and isinstance(f.gain, float) and (f.keep, f.gain) == (0.0, 1.0)
+    keep, gain = coefficients(f)
     arguments = FollowDirectionsCall(
         units, count, ITERATIONS, SETTLE, RIPE, MEMORY, renewing, f.inside, directions.started,
         address(weight, dtype, units, units), address(f.scale, dtype, units),
-        None if is_plain else address(keep, dtype, units), None if is_plain else address(gain, dtype, units),
+        address(keep, dtype, units), address(gain, dtype, units),
         address(rays, dtype, count, units), address(age, dtype, count), address(mean, dtype, count), 0.0,
     )  # fmt: skip
     abi.call("follow_directions", arguments, dtype)
@@ -48,7 +47,9 @@ def follow_directions(f: Map, directions: Directions, *, renewing: bool = False)
     return torch.tensor(arguments.rate, dtype=dtype)
 
 
-def _of_each(coefficient: Tensor | float, like: Tensor) -> Tensor:
-    if isinstance(coefficient, Tensor):
-        return coefficient.to(like).expand(like.shape).contiguous()
-    return torch.full_like(like, coefficient)
+def coefficients(f: Map) -> tuple[Tensor | None, Tensor | None]:
+    """keep and gain of each unit, (H,); None for those of a plain map, 0 and 1."""
+    if isinstance(f.keep, float) and isinstance(f.gain, float) and (f.keep, f.gain) == (0.0, 1.0):
+        return None, None
+    keep, gain = (torch.as_tensor(c).to(f.scale).expand(f.scale.shape).contiguous() for c in (f.keep, f.gain))
+    return keep, gain

@@ -9,6 +9,7 @@ A new table is one new file and one line in ``EXPERIMENTS``.
 from pathsgd.lab.experiments.adding import ADDING
 from pathsgd.lab.experiments.base import Experiment, Scale
 from pathsgd.lab.experiments.cost import COST
+from pathsgd.lab.experiments.growth import GROWTH
 from pathsgd.lab.experiments.kappa_ratios import KAPPA_RATIOS
 from pathsgd.lab.experiments.paper_rule import PAPER_RULE
 from pathsgd.lab.experiments.ptb_char import PTB_CHAR
@@ -18,7 +19,7 @@ from pathsgd.lab.experiments.text8 import TEXT8
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for experiment in (KAPPA_RATIOS, PTB_WORD, PAPER_RULE, ADDING, SMNIST, PTB_CHAR, TEXT8, COST)
+    for experiment in (KAPPA_RATIOS, PTB_WORD, PAPER_RULE, ADDING, SMNIST, PTB_CHAR, TEXT8, GROWTH, COST)
 }
 
 __all__ = ["EXPERIMENTS", "Experiment", "Scale"]

@@ -25,11 +25,13 @@ INTRODUCTION = (
     "between 1/1000 and 1000 (badly scaled). Always answering 1 has a mean squared error of 0.167; below 0.001 the "
     "task counts as solved."
 )
+GROWTH_RATES = {"growth_limit": 5.0, "step_growth": 0.0}
+"""The library's own bound on growth."""
 METHODS: dict[str, dict[str, Any]] = {
     "sgd": {"lr": 0.01, "momentum": 0.9},
     "adam": {"lr": 1e-3},
-    "path-sgd": {"lr": 1e-3, "momentum": 0.9},
-    "path-adam": {"lr": 1e-3},
+    "path-sgd": {"lr": 1e-3, "momentum": 0.9, **GROWTH_RATES},
+    "path-adam": {"lr": 1e-3, **GROWTH_RATES},
 }
 
 

@@ -45,7 +45,7 @@ class Point:
     metrics: dict[str, float]
     """The task's metric on each split that was evaluated."""
     geometry: dict[str, float] = field(default_factory=dict)
-    """log gamma^2 and ||kappa2|| / ||kappa1|| of the recurrent matrix, where asked for."""
+    """log gamma^2, ||kappa2|| / ||kappa1|| of the recurrent matrix and its growth rate, where asked for."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
     spec_to_json(spec) = {"task": {"name": "adding", "length": 100, ...}, "system": ..., ...}; spec_from_json inverts it
     spec_hash(spec) = sha256 of the canonical JSON: sorted keys, no spaces, every field written out
 
-``paper_ref`` only says which figure of the paper a run belongs to, so it has no part in the hash.  Within a spec every
+``paper_ref`` only says which figure of the paper a run belongs to, so it has no part in the hash; nor has what came
+later (``ADDED_LATER``) and is not used.  Within a spec every
 setting has a name of its own, so that ``--lr`` or ``lr=1e-3`` needs no prefix.
 """
 
@@ -26,6 +27,8 @@ from pathsgd.lab.systems import SYSTEMS, System
 from pathsgd.lab.tasks import TASKS, Split, Task
 
 DEFAULT_STEPS = 2500
+ADDED_LATER = (("growth_limit", 0.0), ("scale", "kappa"))
+"""Settings of optimisers that older records do not have, at the values that make the run theirs: not in the hash."""
 T = TypeVar("T")
 
 
@@ -75,7 +78,7 @@ class EvaluationPlan:
     keep_best: bool = True
     """Judge the parameters with the best validation at the end, not the last ones."""
     geometry: bool = False
-    """Also note gamma^2 and the size of kappa2 beside kappa1 at each evaluation."""
+    """Also note gamma^2, the size of kappa2 beside kappa1 and the growth rate at each evaluation."""
 
     def __post_init__(self) -> None:
         if self.eval_every < 1:
@@ -118,6 +121,8 @@ class RunSpec:
                 f"{self.optimiser.name} needs a net of linear and ReLU parts, which {self.system.name} is not; "
                 "choose sgd, adam or rmsprop, or a system such as rnn_path"
             )
+        if getattr(self.optimiser, "growth_limit", 0.0) > 0.0 and not self.system.path_rules:
+            raise ValueError(f"growth_limit needs a net of linear and ReLU parts, which {self.system.name} is not")
         if self.schedule.decay != "constant" and not self._has_an_end:
             raise ValueError("a decaying rate needs an end: give steps, epochs or decay_steps, not seconds alone")
 
@@ -241,6 +246,7 @@ def spec_hash(spec: RunSpec) -> str:
     # There and back again, so that lr=1 and lr=1.0 are the same run.
     written_out = spec_to_json(spec_from_json(spec_to_json(spec)))
     content = {name: value for name, value in written_out.items() if name != "paper_ref"}
+    content["optimiser"] = {k: v for k, v in content["optimiser"].items() if (k, v) not in ADDED_LATER}
     return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
 

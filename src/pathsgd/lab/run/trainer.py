@@ -215,9 +215,11 @@ class Trainer:
         )
         name = "rnn.weight_hh_l0"
         ratio = (second[name].norm() / first[name].norm()).item()
+        rates = pathsgd.growth_rate(self.model, example, output=0)
         return {
             "log_gamma_sq": pathsgd.log_gamma_sq(self.model, example, output=0).item(),
             "kappa2_over_kappa1": ratio,
+            "growth_rate": float(max(rates.values(), default=math.nan)),
         }
 
     def final_metrics(self) -> tuple[dict[str, float], int]:

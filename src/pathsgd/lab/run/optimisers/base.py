@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from pathsgd.lab.systems import SequenceNet, System
 from pathsgd.lab.tasks import Batch, State, Task, detach_state
+from pathsgd.lab.tasks.text import TextTask
+from pathsgd.optim import bound_growth_
 
 
 class Stepper(ABC):
@@ -34,9 +36,16 @@ class GradientStepper(Stepper):
     """Forward, backward, clip, step."""
 
     def __init__(
-        self, system: System, model: SequenceNet, task: Task, optimiser: torch.optim.Optimizer, clip: float
+        self,
+        system: System,
+        model: SequenceNet,
+        task: Task,
+        optimiser: torch.optim.Optimizer,
+        clip: float,
+        growth_limit: float = 0.0,
     ) -> None:
         self.system, self.model, self.task, self.optimiser, self.clip = system, model, task, optimiser, clip
+        self.growth_limit = growth_limit
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self._rates = [float(group["lr"]) for group in optimiser.param_groups]
 
@@ -49,6 +58,10 @@ class GradientStepper(Stepper):
         if self.clip > 0.0:
             nn.utils.clip_grad_norm_(self.parameters, self.clip)
         self.optimiser.step()
+        if self.growth_limit > 0.0:
+            # The state that text carries from window to window is no input of the network.
+            inputs = self.task.example_inputs() if isinstance(self.task, TextTask) else batch.inputs
+            bound_growth_(self.model, inputs, limit=self.growth_limit, state=self.optimiser.state, output=0)
         return losses.loss.detach(), detach_state(losses.state)
 
     def scale_rate(self, factor: float) -> None:
@@ -83,16 +96,18 @@ class GradientOptimiser(Optimiser):
     """Bound on the norm of the gradient; 0: none."""
     weight_decay: float = 0.0
     """Factor of the parameters added to their gradient."""
+    growth_limit: float = 0.0
+    """Bound on the growth rate of recurrent matrices, as uses * log(rate), kept after every step; 0: none."""
 
     def __post_init__(self) -> None:
         if not self.lr > 0.0:
             raise ValueError(f"lr must be positive, got {self.lr}")
-        if self.clip < 0.0 or self.weight_decay < 0.0:
-            raise ValueError("clip and weight_decay cannot be negative")
+        if self.clip < 0.0 or self.weight_decay < 0.0 or self.growth_limit < 0.0:
+            raise ValueError("clip, weight_decay and growth_limit cannot be negative")
 
     def stepper(self, system: System, model: SequenceNet, task: Task) -> GradientStepper:
         """Clip the Euclidean norm, then step."""
-        return GradientStepper(system, model, task, self.make(model, task), self.clip)
+        return GradientStepper(system, model, task, self.make(model, task), self.clip, self.growth_limit)
 
     @abstractmethod
     def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
-
 import pathsgd
 import pathsgd.optim
 from pathsgd.lab.run.optimisers.base import GradientOptimiser, GradientStepper
@@ -18,6 +16,7 @@ from pathsgd.lab.tasks import Task
 from pathsgd.lab.tasks.text import TextTask
 from pathsgd.metric.bounds import Scale
 from pathsgd.metric.choice import MetricChoice
+from pathsgd.optim.base import PathOptimizer
 
 
 @dataclass(frozen=True)
@@ -31,13 +30,18 @@ class PathOptimiser(GradientOptimiser):
     weight_decay: float = 0.0
     """Share of each parameter taken away per unit of learning rate."""
     step_growth: float = 0.3
-    """Bound on how much a step changes what the recurrent matrix does over all steps, as a log factor; 0: none."""
+    """Bound on how much a step changes what the recurrent matrix does over all steps, as a log factor; 0: none, or what
+    the growth rate leaves room for where growth_limit is set."""
     refresh_every: int = 10
     """Steps for which kappa is used before it is measured anew."""
 
     def stepper(self, system: System, model: SequenceNet, task: Task) -> GradientStepper:
         """Step without a clip of the Euclidean norm."""
-        return GradientStepper(system, model, task, self.make(model, task), clip=0.0)
+        optimiser = self.make(model, task)
+        assert isinstance(optimiser, PathOptimizer)
+        if self.step_growth > 0.0:
+            optimiser.step_limit = self.step_growth
+        return GradientStepper(system, model, task, optimiser, clip=0.0)
 
     def shared(self, task: Task, metric: MetricChoice) -> dict[str, Any]:
         """Arguments that all path optimisers take."""
@@ -46,7 +50,7 @@ class PathOptimiser(GradientOptimiser):
             "lr": self.lr,
             "weight_decay": self.weight_decay,
             "clip": pathsgd.optim.DualNorm(self.clip) if self.clip else None,
-            "growth": self.step_growth or None,
+            "growth": self.growth_limit or None,
             "refresh_every": self.refresh_every,
             "output": 0,
             # The state that text carries from window to window is no input of the network; where sequences are whole,
@@ -86,7 +90,7 @@ class PathSgdOptimiser(PathOptimiser):
                 "rho 0 with clip 0 is the paper's rule, which has no bound on growth: set step_growth to 0"
             )
 
-    def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:
+    def make(self, model: SequenceNet, task: Task) -> PathOptimizer:
         """PathSGD on the model."""
         is_paper = self.rho == 0.0 and (self.clip == 0.0 or self.scale == "sgd")
         arguments = self.shared(task, "paper" if is_paper else pathsgd.Metric(self.rho))
@@ -115,7 +119,7 @@ class PathAdamBase(PathOptimiser):
     epsilon: float = 1e-8
     """Added to the root of the mean square."""
 
-    def adam(self, model: SequenceNet, task: Task, metric: MetricChoice) -> torch.optim.Optimizer:
+    def adam(self, model: SequenceNet, task: Task, metric: MetricChoice) -> PathOptimizer:
         """PathAdam in one of its metrics."""
         betas = (self.beta1, self.beta2)
         return pathsgd.PathAdam(model, betas=betas, eps=self.epsilon, **self.shared(task, metric))
@@ -131,7 +135,7 @@ class PathAdamOptimiser(PathAdamBase):
     rho: float = 1.0
     """Balance of the metric: 0 is the paper's, 1 is Euclidean in balanced coordinates."""
 
-    def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:
+    def make(self, model: SequenceNet, task: Task) -> PathOptimizer:
         """The invariant form."""
         return self.adam(model, task, pathsgd.Metric(self.rho))
 
@@ -143,7 +147,7 @@ class AbsolutePathAdamOptimiser(PathAdamOptimiser):
     name: ClassVar[str] = "path-adam-absolute"
     title: ClassVar[str] = "PathAdam, absolute"
 
-    def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:
+    def make(self, model: SequenceNet, task: Task) -> PathOptimizer:
         """The invariant form."""
         return self.adam(model, task, pathsgd.Metric(self.rho, absolute=True))
 
@@ -163,6 +167,6 @@ class PaperPathAdamOptimiser(PathAdamBase):
         if self.step_growth != 0.0:
             raise ValueError("path-adam-paper has no bound on growth: set step_growth to 0")
 
-    def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:
+    def make(self, model: SequenceNet, task: Task) -> PathOptimizer:
         """The paper's form."""
         return self.adam(model, task, "paper")

@@ -216,7 +216,7 @@ class PaperPathSgdOptimiser(GradientOptimiser):
 
     def stepper(self, system: System, model: SequenceNet, task: Task) -> GradientStepper:
         """The optimiser bounds its own steps."""
-        return PaperPathSgdStepper(system, model, task, self.make(model, task), clip=0.0)
+        return PaperPathSgdStepper(system, model, task, self.make(model, task), 0.0, self.growth_limit)
 
     def make(self, model: SequenceNet, task: Task) -> PaperPathSGD:
         """The rule on a plain net."""

@@ -1,0 +1,193 @@
+"""Calm at any length: the bound on growth rates, at one setting, and beside what else keeps a net from exploding.
+
+Beyond the paper: the adding problem with 100 units, identity start, other weights from U[-0.3, 0.3], output bias at the
+mean of the targets.  ``curves`` follows growth rate and error step by step, ``rates`` goes through learning rates from
+a balanced and a badly scaled start, ``lengths`` trains at full length from the first step, ``rivals`` sets the bound
+beside none, beside the fixed bound on steps and under other optimisers, ``start`` is the paper's own start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pathsgd.lab.experiments.base import Experiment, Scale, cells, over, rate_of, run, seed_by_seed
+from pathsgd.lab.report.model import Entry, FigureData, Section, Series, TableData
+from pathsgd.lab.report.tables import sources
+from pathsgd.lab.run.record import Point, Record
+from pathsgd.lab.run.spec import RunSpec, settings
+from pathsgd.lab.sweep.cells import RunCell
+from pathsgd.lab.sweep.results import Filed
+
+PAPER_REF = "beyond the paper: growth rates"
+START: dict[str, Any] = {"others_range": 0.3, "mean_bias": True, "decay": "linear"}
+PAPER_START: dict[str, Any] = {"others_range": 0.01, "decay": "linear"}
+LIMIT = 5.0
+BADLY_SCALED = 100.0
+BOUND: dict[str, Any] = {"growth_limit": LIMIT, "step_growth": 0.0}
+NONE: dict[str, Any] = {"growth_limit": 0.0, "step_growth": 0.0}
+CALM_AFTER = 100
+"""Step from which on an evaluation counts as calm or not."""
+
+# Label, optimiser, settings.
+RIVALS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("PathAdam, bound on growth rates", "path-adam", BOUND),
+    ("PathAdam, bound on steps 0.3", "path-adam", {"growth_limit": 0.0, "step_growth": 0.3}),
+    ("PathAdam, no bound", "path-adam", NONE),
+    ("Adam, clip 1, bound on growth rates", "adam", {"growth_limit": LIMIT}),
+    ("Adam, clip 1", "adam", {}),
+    ("RMSprop, clip 1, bound on growth rates", "rmsprop", {"growth_limit": LIMIT}),
+    ("RMSprop, clip 1", "rmsprop", {}),
+    ("SGD, clip 1, bound on growth rates", "sgd", {"growth_limit": LIMIT}),
+    ("SGD, clip 1", "sgd", {}),
+)
+SIZES: dict[Scale, dict[str, Any]] = {
+    "paper": {"length": 100, "steps": 3000, "eval_every": 25, "seeds": 5, "valid_size": 2000,
+              "rates": (3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+              "lengths": ((400, 15_000), (750, 20_000), (1000, 30_000), (2000, 40_000), (5000, 40_000))},
+    "laptop": {"length": 100, "steps": 3000, "eval_every": 25, "seeds": 1, "valid_size": 2000,
+               "rates": (3e-4, 1e-3, 3e-3, 1e-2, 3e-2), "lengths": ((400, 15_000), (750, 20_000), (1000, 30_000))},
+    "smoke": {"length": 6, "steps": 4, "eval_every": 2, "seeds": 1, "valid_size": 5, "test_size": 5, "hidden": 3,
+              "rates": (1e-3, 1e-2), "lengths": ((8, 4),)},
+}  # fmt: skip
+
+
+def _runs(scale: Scale) -> list[RunSpec]:
+    """Every run of one seed, the cheap ones first."""
+    size = {k: v for k, v in SIZES[scale].items() if k not in ("seeds", "rates", "lengths")}
+    bounded = run("adding", "rnn_path", "path-adam", **size, **START, **BOUND, lr=1e-3)
+    specs = [run("adding", "rnn_path", name, **size, **START, **how, lr=1e-3, geometry=True) for _, name, how in RIVALS]
+    specs += over(bounded, lr=SIZES[scale]["rates"], unbalanced=(1.0, BADLY_SCALED))
+    specs.append(run("adding", "rnn_path", "path-adam", **{**size, "steps": 2 * size["steps"]}, **PAPER_START, **BOUND))
+    for length, steps in SIZES[scale]["lengths"]:
+        every = max(1, steps // 100)
+        specs.append(
+            run("adding", "rnn_path", "path-adam", **{**size, "length": length, "steps": steps, "eval_every": every},
+                **START, **BOUND, lr=1e-3)
+        )  # fmt: skip
+    return specs
+
+
+def stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
+    """All of it, seed by seed."""
+    return cells(seed_by_seed(_runs(scale), range(SIZES[scale]["seeds"])), PAPER_REF)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def largest_after(record: Record, step: int = CALM_AFTER) -> float:
+    """The largest validation error of a run from a step on; infinite for one that diverged."""
+    errors = [point.metrics["valid"] for point in record.curve if point.step >= step]
+    return math.inf if record.outcome == "diverged" else max(errors, default=math.nan)
+
+
+def _entries(records: Sequence[Record]) -> tuple[Entry, ...]:
+    keys = tuple(r.hash for r in records)
+    solved = sum(r.test < 1e-3 for r in records)
+    ends = ", ".join("diverged" if r.outcome == "diverged" else f"{r.test:.1e}" for r in records)
+    calm = ", ".join(f"{largest_after(r):.2g}" for r in records)
+    seconds = ", ".join(f"{r.cpu_seconds:.0f}" for r in records)
+    texts = (f"{solved} of {len(records)}", ends, calm, seconds) if records else ("—",) * 4
+    return tuple(Entry(text, keys) for text in texts)
+
+
+COLUMNS = ("solved", "test MSE", f"largest validation MSE from step {CALM_AFTER} on", "seconds of one processor")
+
+
+Wanted = Callable[[RunSpec], bool]
+
+
+def _table(title: str, first: str, records: Sequence[Record], rows: Sequence[tuple[str, Wanted]]) -> TableData:
+    made = []
+    for label, wanted in rows:
+        mine = sorted((r for r in records if wanted(r.spec)), key=lambda r: r.spec.seed)
+        made.append((Entry(label), *_entries(mine)))
+    return TableData(title, (first, *COLUMNS), tuple(made))
+
+
+def _has(optimiser: str, **wanted: Any) -> Wanted:
+    """Whether a run is by this optimiser and has these settings."""
+
+    def has(spec: RunSpec) -> bool:
+        known = dict(settings(spec))
+        return spec.optimiser.name == optimiser and all(known.get(name) == value for name, value in wanted.items())
+
+    return has
+
+
+def _rival(optimiser: str, how: dict[str, Any]) -> Wanted:
+    return _has(optimiser, **{"growth_limit": 0.0, **how, "geometry": True})
+
+
+def rivals_table(records: Sequence[Record]) -> TableData:
+    """What keeps a net calm, at one rate."""
+    rows = [(label, _rival(name, how)) for label, name, how in RIVALS]
+    return _table("The same net at 1e-3, with one bound or another", "", records, rows)
+
+
+def rates_table(records: Sequence[Record]) -> TableData:
+    """The bound at every rate, from both starts."""
+    shortest = min((r.spec.task.length for r in records), default=0)
+    base = {"geometry": False, **BOUND, "others_range": 0.3, "length": shortest}
+    mine = [r.spec for r in records if _has("path-adam", **base)(r.spec)]
+    found = sorted({(rate_of(spec), spec.unbalanced) for spec in mine})
+    rows = [
+        (f"{lr:g}, {'badly scaled' if scale > 1 else 'balanced'}", _has("path-adam", **base, lr=lr, unbalanced=scale))
+        for lr, scale in found
+    ]
+    return _table("PathAdam with the bound at one setting: learning rates", "rate", records, rows)
+
+
+def lengths_table(records: Sequence[Record]) -> TableData:
+    """The bound at every length, and from the paper's start."""
+    shortest, *longer = sorted({r.spec.task.length for r in records}) or [0]
+    rows = [(f"T = {length}", _has("path-adam", **BOUND, length=length, others_range=0.3)) for length in longer]
+    paper = _has("path-adam", **BOUND, length=shortest, others_range=0.01)
+    rows.append((f"T = {shortest}, the paper's start", paper))
+    return _table("The same setting at full length from the first step", "length", records, rows)
+
+
+# ---- figures ---------------------------------------------------------------------------------------------------------
+
+SHOWN = ("PathAdam, bound on growth rates", "PathAdam, no bound", "Adam, clip 1, bound on growth rates", "Adam, clip 1")
+
+
+def _figure(title: str, y_label: str, records: Sequence[Record], y: Callable[[Point], float | None]) -> FigureData:
+    series = []
+    for label, name, how in RIVALS:
+        mine = [r for r in records if r.spec.seed == 0 and _rival(name, how)(r.spec)]
+        if label in SHOWN and mine:
+            points = [(float(p.step), value) for p in mine[0].curve if (value := y(p)) is not None]
+            if points:
+                xs, ys = zip(*points)
+                series.append(Series(label, xs, ys, dashed="bound on" not in label, colour=0 if name == "adam" else 1))
+    return FigureData(title, "steps", y_label, tuple(series), log_y=True)
+
+
+def section(filed: Sequence[Filed]) -> Section:
+    """Tables and curves."""
+    records = [f.record for f in filed]
+    return Section(
+        "growth",
+        "Calm at any length: a bound on growth rates",
+        "The adding problem; always answering 1 has a mean squared error of 0.167, below 0.001 the task counts as "
+        "solved. Several figures in a cell are seeds.",
+        tables=(rivals_table(records), rates_table(records), lengths_table(records)),
+        figures=(
+            _figure("Growth rate of the recurrence", "growth rate", records, lambda p: p.geometry.get("growth_rate")),
+            _figure("Validation error", "mean squared error", records, lambda p: p.metrics["valid"]),
+        ),
+        sources=sources(filed),
+    )
+
+
+GROWTH = Experiment(
+    name="growth",
+    title="Calm at any length: a bound on growth rates",
+    paper_ref=PAPER_REF,
+    duration={"paper": "a day on two cores", "laptop": "half an hour on two cores", "smoke": "seconds"},
+    stages=(stage,),
+    section=section,
+)

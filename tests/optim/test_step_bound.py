@@ -1,0 +1,87 @@
+"""The bound on steps: uses * |D|_2 of a recurrent matrix, D its step in balanced coordinates, stays below it."""
+
+import pytest
+import torch
+from torch import nn
+
+from pathsgd import PathAdam, PathSGD
+from support.metrics import slow_metric
+
+STEPS = 4  # of the recurrences of the cases
+NAMES = ["rnn.weight_hh_l0", "rnn.weight_hh_l1"]
+
+
+def limited(optimizer, limit):
+    optimizer.step_limit = limit
+    return optimizer
+
+
+def growths(case, optimizer):
+    """uses * |D|_2 of each matrix at each of ten steps, from the parameters before and after, and the rooms before."""
+    grown, rooms = [], []
+    for _ in range(10):
+        optimizer.zero_grad()
+        case.loss().backward()
+        before = {name: case.model.get_parameter(name).detach().clone() for name in NAMES}
+        K = slow_metric(optimizer.measure(), dict(case.model.named_parameters()), rho=1.0)
+        rooms.append([optimizer.state[case.model.get_parameter(name)].get("growth_room", 1.0) for name in NAMES])
+        optimizer.step()
+        steps = [(case.model.get_parameter(name).detach() - before[name]) * K[name].sqrt() for name in NAMES]
+        grown.append([STEPS * torch.linalg.matrix_norm(step, 2).item() for step in steps])
+    return torch.tensor(grown), torch.tensor(rooms)
+
+
+@pytest.mark.parametrize("optimiser", [PathSGD, PathAdam])
+def test_recurrent_matrices_keep_within_a_bound(rnn, optimiser):
+    free, _ = growths(rnn, optimiser(rnn.model, 0.1, clip=None, growth=None))
+    bound = float(free.max()) / 10
+    bounded, _ = growths(rnn, limited(optimiser(rnn.model, 0.1, clip=None, growth=None), bound))
+    # Power iteration sees a little less than all of |D|_2 in the first steps.
+    assert 0.5 * bound < float(bounded.max()) < 1.15 * bound
+
+
+@pytest.mark.parametrize("optimiser", [PathSGD, PathAdam])
+def test_steps_keep_to_the_room_that_rates_leave(rnn, optimiser):
+    grown, rooms = growths(rnn, optimiser(rnn.model, 3.0, clip=None, growth=100.0))
+    assert bool((rooms[1:] > 1).any())  # states fade
+    assert bool((grown < 1.15 * rooms).all())
+    assert float((grown / rooms).max()) > 0.5
+
+
+def test_a_bound_out_of_reach_changes_nothing(rnn, values):
+    twin = rnn.copy()
+    rnn.train(limited(PathAdam(rnn.model, 0.01, growth=None), 1e6), 5)
+    rnn.train(PathAdam(twin, 0.01, growth=None), 5, twin)
+    assert torch.equal(values(twin), values(rnn.model))
+
+
+def test_models_without_repeated_matrices_have_no_growth(mlp, values):
+    twin = mlp.copy()
+    optimizer = PathSGD(mlp.model, 0.1, growth=1e-9)
+    mlp.train(optimizer, 3)
+    mlp.train(PathSGD(twin, 0.1, growth=None), 3, twin)
+    assert torch.equal(values(twin), values(mlp.model))
+    assert optimizer.step_growth == 0
+
+
+def test_a_step_of_zero_does_not_end_the_watch(rnn):
+    optimizer = limited(PathSGD(rnn.model, 0.1, growth=None), 1e-3)
+    rnn.loss().backward()
+    optimizer.zero_grad(set_to_none=False)
+    optimizer.step()
+    assert optimizer.step_growth == 0
+    rnn.train(optimizer, 1)
+    assert optimizer.step_growth > 1e-3
+
+
+def test_exploded_gradients_do_not_slip_through(rnn):
+    model = rnn.model.float()
+    optimizer = limited(PathSGD(model, 0.1, growth=None), 1e-3)
+    (model(rnn.x.float()).square().sum() * 1e12).backward()
+    for p in model.parameters():
+        p.grad.mul_(1e12)
+    before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    optimizer.step()
+    assert optimizer.step_growth > 1e-3
+    move = nn.utils.parameters_to_vector(model.parameters()).detach() - before
+    assert 0 < move.norm() < 0.1

@@ -72,8 +72,8 @@ class PathOptimizer(Optimizer):
             )
         if terms not in ("first", "both"):
             raise ValueError(f"terms must be 'first' or 'both', got {terms!r}")
-        if refresh_every < 1:
-            raise ValueError(f"refresh_every must be at least 1, got {refresh_every}")
+        if not 1 <= refresh_every < math.inf:
+            raise ValueError(f"refresh_every must be a number of steps, at least 1, got {refresh_every}")
         metric = chosen(metric)
         is_paper = isinstance(metric, PaperMetric)
         self.clip = _checked("clip", clip, None if is_paper else CLIP)

@@ -57,6 +57,14 @@ def move(moves: Sequence[Move], clip: float | None, limit: StepLimit) -> Lengths
     A gradient whose dual norm is not finite moves nothing, where there is a clip.
     """
     updates = [_update(m) for m in moves]
+    try:
+        return _move(moves, updates, clip, limit)
+    finally:
+        for update in updates:
+            update.release()
+
+
+def _move(moves: Sequence[Move], updates: Sequence[Update], clip: float | None, limit: float | None) -> Lengths:
     if clip is not None or limit is not None:
         for m, update in zip(moves, updates):
             m.squares = update.square_sums()

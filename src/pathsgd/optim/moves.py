@@ -64,7 +64,7 @@ def move(moves: Sequence[Move], clip: float | None, limit: StepLimit) -> Lengths
             update.release()
 
 
-def _move(moves: Sequence[Move], updates: Sequence[Update], clip: float | None, limit: float | None) -> Lengths:
+def _move(moves: Sequence[Move], updates: Sequence[Update], clip: float | None, limit: StepLimit) -> Lengths:
     if clip is not None or limit is not None:
         for m, update in zip(moves, updates):
             m.squares = update.square_sums()

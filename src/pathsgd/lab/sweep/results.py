@@ -45,7 +45,10 @@ class ResultsFolder:
         return {f.record.hash: f for f in self.filed() if f.record.outcome in FINAL}
 
     def _identity(self, path: Path) -> tuple[str, int, int]:
-        status = path.stat()
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # a link to nowhere, which reading will tell of
+            return path.name, 0, 0
         return path.name, status.st_mtime_ns, status.st_size
 
     def _filed(self, path: Path) -> Filed | None:

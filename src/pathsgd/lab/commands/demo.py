@@ -45,7 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     for directory in (results.path, work):
         shutil.rmtree(directory, ignore_errors=True)
     cells = [RunCell(spec) for spec in demo_specs(options.length, options.steps, options.seed)]
-    console.print(f"[bold]{TITLE}[/bold]\n{INTRODUCTION}\n")
+    console.print(TITLE, style="bold")
+    console.print(f"{INTRODUCTION}\n")
     ended = run_with_display(cells, CellOptions(work=work, jobs=options.jobs), results, console)
     section = demo_section(results.filed())
     for table in section.tables:

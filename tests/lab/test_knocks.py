@@ -133,3 +133,13 @@ def test_marks_in_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]
     assert cli.main(words) == 0
     assert f"records in {name}/results" in capsys.readouterr().out
     assert cli.main(["report", name]) == 0
+
+
+def test_a_demo_deletes_nothing_but_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for place in ("records/mine.txt", "records/mine.json", "work/thesis/chapter.tex", "report.txt"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text("mine")
+    words = ["demo", "--out", ".", "--length", "4", "--steps", "4", "--jobs", "1"]
+    assert cli.main(words) == 0
+    assert "8 of 8 cells: 8 finished" in capsys.readouterr().out
+    assert len([path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"mine"]) == 4

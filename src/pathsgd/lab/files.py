@@ -4,8 +4,8 @@
     append_text(path, text)     at the end of a log; on the disk after ``flush``
     move, remove, remove_tree   each a single step, or many whose order does not matter
 
-Everything goes through ``os``, and nothing but a download writes elsewhere: tests/lab/run/test_crash.py stops a run at each of
-these calls in turn.
+Everything goes through ``os``, and nothing but a download writes elsewhere: tests/lab/run/test_crash.py stops a run at
+each of these calls in turn.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,5 +56,11 @@ class ResultsFolder:
         try:
             return Filed(f"{self.path.name}/{path.name}", self.read(path))
         except RecordError as error:
-            log.warning("%s", error)
+            _tell_once(str(error))
             return None
+
+
+@functools.cache
+def _tell_once(message: str) -> None:
+    """A warning, once for each file, however many tables are made of its folder."""
+    log.warning("%s", message)

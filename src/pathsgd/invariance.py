@@ -22,6 +22,7 @@ from pathsgd.quantities.gamma import log_gamma_sq
 from pathsgd.quantities.kappa import kappa
 from pathsgd.quantities.rescaling import node_spaces, random_rescaling
 from pathsgd.recording.record import Output, choose_output
+from pathsgd.recording.validation import check_model
 
 MakeOptimizer = Callable[[nn.Module], Optimizer] | type[Optimizer]
 
@@ -96,6 +97,7 @@ def check_invariance(
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
     generator = torch.Generator().manual_seed(seed)
+    check_model(model)
     model = copy.deepcopy(model).double().eval()
     data = tree_map(lambda a: _random_like(a, generator), inputs)
     twin = copy.deepcopy(model)

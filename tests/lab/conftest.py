@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.data import list_checksums
+
 TRAIN_IMAGES, TEST_IMAGES = 60, 20
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "<unk>", "N", "dog", "ran"]
 
@@ -54,4 +56,6 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_mnist(directory / "mnist")
     write_ptb(directory / "ptb")
     write_text8_prefix(directory / "text8")
+    for folder in directory.iterdir():
+        list_checksums(folder)
     return directory

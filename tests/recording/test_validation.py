@@ -142,3 +142,47 @@ def test_a_model_without_free_nodes_says_so() -> None:
         with pytest.raises(ValueError, match="no free node"):
             call(model, X)
         assert_unchanged(before, model)
+
+
+NO_MODELS: dict[str, Any] = {"None": None, "a function": lambda x: x, "a class": nn.Linear, "a tensor": X}
+TAKE_MODELS: dict[str, Callable[[Any], Any]] = {
+    "gamma_sq": lambda m: pathsgd.gamma_sq(m, X),
+    "log_gamma_sq": lambda m: pathsgd.log_gamma_sq(m, X),
+    "path_norm": lambda m: pathsgd.path_norm(m, X),
+    "kappa": lambda m: pathsgd.kappa(m, X),
+    "node_spaces": lambda m: pathsgd.node_spaces(m, X),
+    "rescale_nodes": lambda m: pathsgd.rescale_nodes(m, X, alpha=torch.ones(3)),
+    "random_rescaling": lambda m: pathsgd.random_rescaling(m, X),
+    "balance": lambda m: pathsgd.balance(m, X),
+    "check_invariance": lambda m: pathsgd.check_invariance(m, X),
+    "explain": lambda m: pathsgd.explain(m, X),
+    "path_normalize_grad_": lambda m: pathsgd.path_normalize_grad_(m, X),
+    "wrap": lambda m: pathsgd.optim.wrap(torch.optim.SGD([nn.Parameter(X)], 0.1), m),
+    "PathSGD": pathsgd.PathSGD,
+    "PathAdam": pathsgd.PathAdam,
+    "fuse": pathsgd.nn.fuse,
+    "unfuse": pathsgd.nn.unfuse,
+}
+
+
+@pytest.mark.parametrize("value", NO_MODELS.values(), ids=NO_MODELS)
+@pytest.mark.parametrize("function", TAKE_MODELS.values(), ids=TAKE_MODELS)
+def test_what_is_no_model_is_refused(function: Callable[[Any], Any], value: Any) -> None:
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module.*(NoneType|function|type|Linear|Tensor)"):
+        function(value)
+
+
+OPTIONS = ["lr", "weight_decay", "eps", "clip", "growth", "refresh_every"]
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), -1.0])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_options_that_are_no_sizes_are_refused(option: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"{option} must .*{value}"):
+        pathsgd.PathAdam(models.mlp([2, 3, 1]), **{option: value})
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), -1.0])
+def test_exponents_of_the_metric_that_are_no_sizes_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match=f"rho must .*{value}"):
+        pathsgd.Metric(rho=value)

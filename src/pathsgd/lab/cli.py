@@ -78,15 +78,22 @@ def run(command: Command, words: list[str]) -> int:
         return code
     except (LabError, UnsupportedOperation) as error:
         return complain(str(error))
+    except OSError as error:  # the disk is full, read-only, or has something else in that place
+        if isinstance(error, BrokenPipeError):
+            return _leave_quietly()
+        where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+        return complain(f"{error.strerror or error}{f': {where}' if where else ''}")
     except SystemExit as leaving:  # --help, after printing
         return int(leaving.code or 0)
     except KeyboardInterrupt:
         print("\npathsgd: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough. Point stdout elsewhere, or Python complains when it closes it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+
+
+def _leave_quietly() -> int:
+    """The reader (head, less) has seen enough. Point stdout elsewhere, or Python complains when it closes it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def complain(message: str) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import re
 import shlex
@@ -20,7 +19,7 @@ from typing import Any, TypeVar
 import tyro
 
 from pathsgd.lab.errors import SpecError, UsageError
-from pathsgd.lab.run.spec import REGISTRIES, RunSpec, default_spec, settings, spec_from_json
+from pathsgd.lab.run.spec import REGISTRIES, RunSpec, default_spec, read_spec, settings
 
 T = TypeVar("T")
 
@@ -32,6 +31,8 @@ def parse(kind: type[T], arguments: Sequence[str], prog: str, default: T | None 
     try:
         with contextlib.redirect_stderr(shown), _wide_if_not_shown(arguments):
             return tyro.cli(kind, args=list(arguments), prog=prog, config=(tyro.conf.OmitArgPrefixes,), **extra)
+    except ValueError as error:  # settings that cannot go together
+        raise UsageError(f"{error} (see {prog} --help)") from error
     except SystemExit as leaving:
         if not leaving.code:
             raise
@@ -76,7 +77,7 @@ def split_names(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def named_spec(names: Sequence[str], usage: str) -> RunSpec:
     """The run that TASK SYSTEM [OPTIMISER], or the name of a file with a spec, stands for."""
     if len(names) == 1 and (names[0].endswith(".json") or Path(names[0]).is_dir()):
-        return read_spec(Path(names[0]))
+        return spec_at(Path(names[0]))
     if len(names) not in (2, 3):
         choices = "; ".join(f"{kind}s: {', '.join(registry)}" for kind, registry in REGISTRIES.items())
         raise UsageError(f"{usage}: give a task and a system (and an optimiser), or a file with a spec. {choices}")
@@ -86,16 +87,12 @@ def named_spec(names: Sequence[str], usage: str) -> RunSpec:
         raise UsageError(str(error)) from error
 
 
-def read_spec(path: Path) -> RunSpec:
+def spec_at(path: Path) -> RunSpec:
     """The spec in a file, in a run's directory, or in a record."""
     file = path / "spec.json" if path.is_dir() else path
-    try:
-        content = json.loads(file.read_text("utf-8"))
-        return spec_from_json(content.get("spec", content))
-    except FileNotFoundError:
-        raise UsageError(f"{file} not found: give a file with the JSON of a run, or the directory of one") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, SpecError, TypeError, AttributeError) as error:
-        raise UsageError(f"{file} is not the JSON of a run: {error}") from error
+    if not file.exists():
+        raise UsageError(f"{file} not found: give a file with the JSON of a run, or the directory of one")
+    return read_spec(file)
 
 
 def with_flags(spec: RunSpec, arguments: Sequence[str], prog: str) -> RunSpec:

@@ -15,6 +15,7 @@ from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.whitening import inverse_metric
 from pathsgd.quantities.kappa import Terms
 from pathsgd.recording.record import Output
+from pathsgd.recording.validation import check_model
 
 
 def path_normalize_grad_(
@@ -47,6 +48,7 @@ def path_normalize_grad_(
     >>> model(torch.ones(3, 4)).pow(2).mean().backward()
     >>> dual_norm = path_normalize_grad_(model, torch.ones(3, 4))
     """
+    check_model(model)
     chosen_metric = without_memory(metric)
     bound = bound_of(clip, chosen_metric)
     if isinstance(scale, str):

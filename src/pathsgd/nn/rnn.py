@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -81,7 +82,7 @@ def fuse(model: Model) -> Model:
     The modules stay the same objects, so parameters, optimisers, hooks, names and modes are untouched. Subclasses of
     torch.nn.RNN are left alone. Doing it twice changes nothing.
     """
-    for module in model.modules():
+    for module in _modules(model):
         if type(module) is torch.nn.RNN and module.nonlinearity == "relu":
             module.__class__ = RNN
     return model
@@ -89,7 +90,13 @@ def fuse(model: Model) -> Model:
 
 def unfuse(model: Model) -> Model:
     """Turn every pathsgd.nn.RNN in `model` back into torch.nn.RNN; returns `model`."""
-    for module in model.modules():
+    for module in _modules(model):
         if type(module) is RNN:
             module.__class__ = torch.nn.RNN  # type: ignore[assignment]
     return model
+
+
+def _modules(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"expected a torch.nn.Module, got {type(model).__name__}")
+    return model.modules()

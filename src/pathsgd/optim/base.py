@@ -36,14 +36,8 @@ class PathOptimizer(Optimizer):
     """An optimiser that steps in a model's path geometry; subclasses make a step of whitened gradients."""
 
     kept: ClassVar[tuple[str, ...]] = (
-        "clip",
-        "growth",
-        "log_gamma_sq",
-        "dual_norm",
-        "step_growth",
-        "_refresh",
-        "_last",
-    )
+        "clip", "growth", "log_gamma_sq", "dual_norm", "step_growth", "step_limit", "growth_rates", "_refresh", "_last",
+    )  # fmt: skip
     """What a copy or a pickle keeps beside torch's own."""
     alike: ClassVar[tuple[str, ...]] = ()
     """States that must be equal for parameters to be updated together."""
@@ -71,8 +65,8 @@ class PathOptimizer(Optimizer):
             )
         if terms not in ("first", "both"):
             raise ValueError(f"terms must be 'first' or 'both', got {terms!r}")
-        if refresh_every < 1:
-            raise ValueError(f"refresh_every must be at least 1, got {refresh_every}")
+        if not 1 <= refresh_every < math.inf:
+            raise ValueError(f"refresh_every must be a number of steps, at least 1, got {refresh_every}")
         metric = chosen(metric)
         is_paper = isinstance(metric, PaperMetric)
         if clip == "auto":

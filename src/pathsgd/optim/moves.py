@@ -62,6 +62,20 @@ def move(moves: Sequence[Move], clip: DualNorm | Length | None, limit: StepLimit
     constant: what the direction is multiplied by; the moves' own multipliers have it already.
     """
     updates = [_update(m) for m in moves]
+    try:
+        return _move(moves, updates, clip, limit, constant)
+    finally:
+        for update in updates:
+            update.release()
+
+
+def _move(
+    moves: Sequence[Move],
+    updates: Sequence[Update],
+    clip: DualNorm | Length | None,
+    limit: StepLimit,
+    constant: float,
+) -> Lengths:
     if isinstance(clip, DualNorm) or limit is not None:
         for m, update in zip(moves, updates):
             m.squares = update.square_sums()

@@ -9,6 +9,7 @@ form loses that: Adam divides by the size of its input, and with it kappa's scal
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -94,8 +95,8 @@ class PathAdam(PathOptimizer):
         super()._check(group)
         if not all(0 <= beta < 1 for beta in group["betas"]):
             raise ValueError(f"betas must be in [0, 1), got {group['betas']}")
-        if not group["eps"] >= 0:
-            raise ValueError(f"eps must not be negative, got {group['eps']}")
+        if not 0 <= group["eps"] < math.inf:
+            raise ValueError(f"eps must be finite and not negative, got {group['eps']}")
 
     def _motion(self, part: Part, constant: float) -> Move:
         group = part.group

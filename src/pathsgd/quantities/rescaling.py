@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pathsgd.passes.nodes import Edges, NodeSpaces, spaces_of
 from pathsgd.recording.record import Output, record
+from pathsgd.recording.validation import check_model
 from pathsgd.rules.base import FIXED
 
 __all__ = ["Edges", "NodeSpaces", "balance", "node_spaces", "random_rescaling", "rescale_nodes", "spaces_of"]
@@ -101,6 +102,7 @@ def balance(
 
 
 def _free_nodes(model: nn.Module, inputs: tuple[Any, ...], output: Output) -> tuple[dict[str, Tensor], NodeSpaces]:
+    check_model(model)
     parameters: dict[str, Tensor] = dict(model.named_parameters())
     spaces = spaces_of(record(model, inputs, output), parameters)
     if spaces.count == 0:

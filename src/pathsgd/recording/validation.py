@@ -17,10 +17,20 @@ def tensors_in(inputs: Sequence[Any]) -> list[Tensor]:
     return [a for a in tree_leaves(list(inputs)) if isinstance(a, Tensor)]
 
 
+def check_model(model: Any) -> None:
+    """Raise TypeError for what is no model."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"expected a torch.nn.Module, got {_named(model)}")
+
+
+def _named(value: Any) -> str:
+    is_module = isinstance(value, type) and issubclass(value, nn.Module)
+    return f"the class {value.__name__} (call it to make one)" if is_module else type(value).__name__
+
+
 def validate(model: nn.Module, inputs: Sequence[Any]) -> None:
     """Raise TypeError, ValueError or UnsupportedOperation, naming what is wrong."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"expected a torch.nn.Module, got {type(model).__name__}")
+    check_model(model)
     _check_modules(model)
     parameters = dict(model.named_parameters())
     if not parameters:

@@ -97,7 +97,7 @@ def test_fields_added_since_a_record_was_written_get_their_defaults() -> None:
     [
         ({"task": {"name": "addding"}}, "unknown task 'addding'; choose one of adding"),
         ({"task": {"name": "adding", "lenght": 5}}, "task has no setting lenght"),
-        ({"task": {"name": "adding", "length": "5"}}, "task.length must be a value of type int"),
+        ({"task": {"name": "adding", "length": "5"}}, "task.length: Expected `int`, got `str`"),
         ({"task": {"name": "adding", "length": 1}}, "at least 2 steps"),
         ({"system": {}}, "the run has no system"),
         ({"schedule": {"decay": "sudden"}}, "must be one of constant, linear, cosine"),

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import joblib
@@ -144,7 +147,7 @@ def training(marker: Path) -> int | None:
     if not (marker.parent / "status.json").exists():
         return None
     with contextlib.suppress(FileNotFoundError):
-        return int(marker.read_text())
+        return int(marker.read_text().split()[0])
     return None
 
 
@@ -191,3 +194,45 @@ def test_one_job_leaves_this_process_alone(tmp_path: Path) -> None:
 def test_command_of_a_cell_is_that_of_a_run() -> None:
     (run,) = grid.runs_of(BASE, grid.parse_grid(["lr=0.5"]))
     assert "--lr 0.5" in flags.command_of(run)
+
+
+def sweep_command(place: Path) -> list[str]:
+    words = "sweep adding irnn --length 6 --hidden 4 --steps 3000 --eval-every 500 --valid-size 10 --test-size 10"
+    places = ["--results", str(place / "results"), "--work", str(place / "work"), "--grid", "seed=0,1"]
+    return [sys.executable, "-m", "pathsgd.lab.cli", *words.split(), "--jobs", "2", *places]
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    out, errors = process.communicate(timeout=200)
+    assert process.returncode == 0 and "Traceback" not in errors, errors
+    return out
+
+
+def test_the_same_sweep_twice_at_once_makes_each_result_once(tmp_path: Path) -> None:
+    both = [subprocess.Popen(sweep_command(tmp_path), stdout=PIPE, stderr=PIPE, text=True) for _ in range(2)]
+    out = [end(process) for process in both]
+    assert all("2 of 2 cells" in text and "failed" not in text for text in out)
+    logs = [line for path in (tmp_path / "work").glob("*/record.jsonl") for line in path.read_text().splitlines()]
+    assert sum('"kind": "start"' in line for line in logs) == 2, "each cell was begun once"
+
+
+def test_workers_that_outlive_their_sweep_are_waited_for(tmp_path: Path) -> None:
+    with subprocess.Popen(sweep_command(tmp_path), stdout=PIPE, stderr=PIPE, text=True) as first:
+        markers: list[Path] = []
+        while not any(map(training, markers)):
+            markers = list((tmp_path / "work").glob("*/running"))
+            time.sleep(0.005)
+        os.kill(first.pid, signal.SIGKILL)
+    with subprocess.Popen(sweep_command(tmp_path), stdout=PIPE, stderr=PIPE, text=True) as second:
+        assert "2 of 2 cells" in end(second)
+    assert len(list((tmp_path / "results").glob("*.json"))) == 2
+
+
+def test_a_result_without_a_number_is_made_again(tmp_path: Path) -> None:
+    sweep([BASE], tmp_path)
+    path = tmp_path / "results" / f"{BASE.slug}.json"
+    whole = path.read_text()
+    for damage in (re.sub(r'"valid": [\d.]+, "test"', '"valid": "nan", "test"', whole), whole[:-20], "", "[]"):
+        path.write_text(damage)
+        assert [d.outcome for d in sweep([BASE], tmp_path)] == ["finished"]
+        assert read_record(path).metrics == pytest.approx(train(BASE).metrics, rel=1e-5)

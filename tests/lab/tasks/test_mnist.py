@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from pathsgd.lab.data import files
 from pathsgd.lab.errors import DataError
 from pathsgd.lab.tasks.smnist import PermutedMnistTask, SequentialMnistTask
+from support.data import list_checksums
 
 
 def test_an_image_becomes_its_pixels_row_by_row(tiny_data: Path) -> None:
@@ -89,16 +91,28 @@ def damage(path: Path, kind: str) -> None:
         path.write_bytes(b"<html>403</html>")
     elif kind == "short data":
         path.write_bytes(gzip.compress(content[:-1]))
+    elif kind == "wrong crc":
+        whole = bytearray(path.read_bytes())
+        whole[-8] ^= 1
+        path.write_bytes(whole)
+    elif kind == "more data":
+        path.write_bytes(gzip.compress(content + b"more"))
+    elif kind == "hostile header":
+        path.write_bytes(gzip.compress(content[:4] + b"\x7f\xff\xff\xff" + content[8:]))
     elif kind == "wrong magic":
         path.write_bytes(gzip.compress(b"\0\0\x08\x02" + content[4:]))
     else:
         path.write_bytes(gzip.compress(content[:8]))
 
 
-@pytest.mark.parametrize("kind", ["cut archive", "not gzip", "short data", "wrong magic", "header only"])
+@pytest.mark.parametrize(
+    "kind",
+    ["cut archive", "not gzip", "short data", "wrong magic", "header only", "wrong crc", "more data", "hostile header"],
+)
 def test_damaged_files_are_named(mnist_copy: Path, kind: str) -> None:
     path = mnist_copy / "mnist" / "train-images-idx3-ubyte.gz"
     damage(path, kind)
+    list_checksums(path.parent)
     with pytest.raises(DataError, match=r"train-images-idx3-ubyte.gz is damaged .*delete it and run"):
         SequentialMnistTask(valid_size=5).prepare(mnist_copy)
 
@@ -106,5 +120,47 @@ def test_damaged_files_are_named(mnist_copy: Path, kind: str) -> None:
 def test_images_and_labels_must_go_together(mnist_copy: Path) -> None:
     mnist = mnist_copy / "mnist"
     shutil.copy(mnist / "t10k-labels-idx1-ubyte.gz", mnist / "train-labels-idx1-ubyte.gz")
+    list_checksums(mnist)
     with pytest.raises(DataError, match="do not go with 20 labels"):
+        SequentialMnistTask(valid_size=5).prepare(mnist_copy)
+
+
+def test_no_bit_can_flip_unnoticed(mnist_copy: Path) -> None:
+    """Every file, flipped in a hundred places: none is trained on."""
+    SequentialMnistTask(valid_size=5).prepare(mnist_copy)
+    for path in sorted((mnist_copy / "mnist").glob("*.gz")):
+        whole = path.read_bytes()
+        for place in range(0, 8 * len(whole), max(1, 8 * len(whole) // 100)):
+            flipped = bytearray(whole)
+            flipped[place // 8] ^= 1 << place % 8
+            path.write_bytes(flipped)
+            with pytest.raises(DataError, match=f"{path.name} is damaged"):
+                SequentialMnistTask(valid_size=5).prepare(mnist_copy)
+        path.write_bytes(whole)
+    SequentialMnistTask(valid_size=5).prepare(mnist_copy)
+
+
+def test_a_header_cannot_ask_for_memory(mnist_copy: Path) -> None:
+    path = mnist_copy / "mnist" / "train-images-idx3-ubyte.gz"
+    damage(path, "hostile header")
+    list_checksums(path.parent)
+    with pytest.raises(DataError, match=r"its header says \[2147483647, 28, 28\], which such a file cannot hold"):
+        SequentialMnistTask(valid_size=5).prepare(mnist_copy)
+
+
+def test_a_file_is_compared_with_its_checksum_once(mnist_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    real = files.sha256_of
+    monkeypatch.setattr(files, "sha256_of", lambda path: (read.append(path), real(path))[1])
+    for _ in range(3):
+        SequentialMnistTask(valid_size=5).prepare(mnist_copy)
+    assert len(read) == 4
+
+
+def test_without_checksums_of_one_s_own_the_canonical_ones_count(mnist_copy: Path) -> None:
+    (mnist_copy / "mnist" / "SHA256SUMS").unlink()
+    with pytest.raises(DataError, match=r"expected 440fcabf.*if it is data of your own, list its sha256 in SHA256SUMS"):
+        SequentialMnistTask(valid_size=5).prepare(mnist_copy)
+    (mnist_copy / "mnist" / "SHA256SUMS").write_text("nonsense\n")
+    with pytest.raises(DataError, match="SHA256SUMS must have a checksum and a name in every line"):
         SequentialMnistTask(valid_size=5).prepare(mnist_copy)

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from pathsgd.lab.errors import DataError
 from pathsgd.lab.tasks import PtbCharTask, PtbWordTask, Text8Task, text8
 from pathsgd.lab.tasks.ptb_char import ALPHABET, character_form
-from pathsgd.lab.tasks.text import TextData, WindowStream
+from pathsgd.lab.tasks.text import TextData, TextTask, WindowStream
+from support.data import list_checksums
 
 
 @given(count=st.integers(10, 300), batch_size=st.integers(1, 6), window=st.integers(1, 12))
@@ -79,7 +80,7 @@ def test_words_are_numbered_by_frequency_and_lines_end_in_eos(tmp_path: Path) ->
     (tmp_path / "ptb").mkdir()
     for split, text in (("train", " b a b \n c a b \n"), ("valid", " a \n"), ("test", " c c \n")):
         (tmp_path / "ptb" / f"ptb.{split}.txt").write_text(text)
-    texts = PtbWordTask(window=1).prepare(tmp_path).texts
+    texts = prepared(PtbWordTask(window=1), tmp_path).texts
     # b three times, <eos> and a twice each, c once.
     assert texts["train"].tolist() == [0, 2, 0, 1, 3, 2, 0, 1]
     assert texts["valid"].tolist() == [2, 1]
@@ -91,9 +92,9 @@ def test_words_outside_the_training_text_are_an_error(tmp_path: Path) -> None:
     for split, text in (("train", " a b \n"), ("valid", " a \n"), ("test", " z \n")):
         (tmp_path / "ptb" / f"ptb.{split}.txt").write_text(text)
     with pytest.raises(DataError, match="a word the training text has not: 'z'"):
-        PtbWordTask(window=1).prepare(tmp_path)
+        prepared(PtbWordTask(window=1), tmp_path)
     with pytest.raises(DataError, match="has 3 words, more than vocabulary=2"):
-        PtbWordTask(window=1, vocabulary=2).prepare(tmp_path)
+        prepared(PtbWordTask(window=1, vocabulary=2), tmp_path)
 
 
 def test_characters_are_spelt_as_in_the_published_character_files() -> None:
@@ -117,16 +118,23 @@ def test_strange_characters_and_encodings_are_errors(tmp_path: Path) -> None:
         (tmp_path / "ptb" / f"ptb.{split}.txt").write_text(" a b \n")
     (tmp_path / "ptb" / "ptb.test.txt").write_text(" Upper \n")
     with pytest.raises(DataError, match="characters outside the 50 symbols"):
-        PtbCharTask(window=1).prepare(tmp_path)
+        prepared(PtbCharTask(window=1), tmp_path)
     (tmp_path / "ptb" / "ptb.test.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="is damaged"):
-        PtbCharTask(window=1).prepare(tmp_path)
+        prepared(PtbCharTask(window=1), tmp_path)
 
 
 @pytest.mark.parametrize(("task", "name"), [(PtbWordTask(), "ptb"), (PtbCharTask(), "ptb"), (Text8Task(), "text8")])
 def test_missing_files_say_how_to_get_them(tmp_path: Path, task: PtbWordTask, name: str) -> None:
     with pytest.raises(DataError, match=f"run `pathsgd data fetch {name}`"):
         task.prepare(tmp_path)
+
+
+def prepared(task: TextTask, directory: Path) -> TextData:
+    """The task's data from files of one's own."""
+    for folder in directory.iterdir():
+        list_checksums(folder)
+    return task.prepare(directory)  # type: ignore[return-value]
 
 
 def write_zip(directory: Path, members: dict[str, bytes]) -> Path:
@@ -144,7 +152,7 @@ TEXT = b"the quick brown fox jumps over the lazy dog " * 50
 def test_the_whole_of_text8_is_split_ninety_five_five(tmp_path: Path) -> None:
     write_zip(tmp_path, {"text8": TEXT[:2000]})
     with mock.patch.multiple(text8, FULL_LENGTH=2000, FULL_HELD_OUT=100):
-        texts = Text8Task().prepare(tmp_path).texts
+        texts = prepared(Text8Task(), tmp_path).texts
     assert [len(texts[split]) for split in ("train", "valid", "test")] == [1800, 100, 100]
     spelt = "".join(" abcdefghijklmnopqrstuvwxyz"[i] for split in texts.values() for i in split.tolist())
     assert spelt.encode() == TEXT[:2000]
@@ -154,11 +162,11 @@ def test_the_prefix_of_text8_has_its_own_split_and_gives_way_to_the_whole(tmp_pa
     (tmp_path / "text8").mkdir()
     (tmp_path / "text8" / "text8.first74000000.bz2").write_bytes(bz2.compress(TEXT[:1480]))
     with mock.patch.multiple(text8, PREFIX_LENGTH=1480, PREFIX_HELD_OUT=80, FULL_LENGTH=2000, FULL_HELD_OUT=100):
-        texts = Text8Task().prepare(tmp_path).texts
+        texts = prepared(Text8Task(), tmp_path).texts
         assert [len(texts[split]) for split in ("train", "valid", "test")] == [1320, 80, 80]
         write_zip(tmp_path, {"text8": TEXT[:2000]})
-        assert len(Text8Task().prepare(tmp_path).texts["train"]) == 1800
-    limited = Text8Task(limit=200).prepare(tmp_path).texts
+        assert len(prepared(Text8Task(), tmp_path).texts["train"]) == 1800
+    limited = prepared(Text8Task(limit=200), tmp_path).texts
     assert [len(limited[split]) for split in ("train", "valid", "test")] == [160, 20, 20]
 
 
@@ -166,6 +174,7 @@ def test_an_archive_with_names_that_lead_astray_writes_nothing(tmp_path: Path) -
     data = tmp_path / "data"
     data.mkdir()
     write_zip(data, {"../../escaped": TEXT, "/absolute": TEXT, "other": TEXT})
+    list_checksums(data / "text8")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(DataError, match="has no member text8"):
         Text8Task(limit=100).prepare(data)
@@ -177,15 +186,15 @@ def test_damaged_archives_are_named(tmp_path: Path) -> None:
     good = path.read_bytes()
     path.write_bytes(good[:-30])
     with pytest.raises(DataError, match=r"text8\.zip is damaged"):
-        Text8Task(limit=100).prepare(tmp_path)
+        prepared(Text8Task(limit=100), tmp_path)
     path.write_bytes(good)
     with pytest.raises(DataError, match="2200 of 5000 characters"):
-        Text8Task(limit=5000).prepare(tmp_path)
+        prepared(Text8Task(limit=5000), tmp_path)
     write_zip(tmp_path, {"text8": b"Not text8! " * 20})
     with pytest.raises(DataError, match="other than space and a to z"):
-        Text8Task(limit=100).prepare(tmp_path)
+        prepared(Text8Task(limit=100), tmp_path)
     path.unlink()
     prefix = tmp_path / "text8" / "text8.first74000000.bz2"
     prefix.write_bytes(bz2.compress(TEXT)[:-20])
     with pytest.raises(DataError, match="bz2 is damaged"):
-        Text8Task(limit=2200).prepare(tmp_path)
+        prepared(Text8Task(limit=2200), tmp_path)

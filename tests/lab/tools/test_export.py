@@ -66,6 +66,23 @@ def test_command_exports_the_best_parameters(
     assert float(((found - batch.targets.numpy()) ** 2).mean()) == pytest.approx(recorded, rel=1e-4)
 
 
+@pytest.mark.parametrize("name", ["net.onnx", "lstm.onnx"])
+def test_export_writes_its_file_and_touches_no_other(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = "--length 6 --valid-size 20 --test-size 20 --batch-size 4 --hidden 4 --steps 20"
+    assert cli.main(["train", "adding", "irnn", *sizes.split(), "--run-dir", "r", "--quiet"]) == 0
+    (tmp_path / "out").mkdir()
+    neighbours = {"model.onnx", "lstm.onnx", "notes.txt"} - {name}
+    for neighbour in neighbours:
+        (tmp_path / "out" / neighbour).write_text("mine")
+    assert cli.main(["export", "r", "--out", f"out/{name}"]) == 0
+    onnxruntime.InferenceSession(f"out/{name}")
+    assert {path.name for path in Path("out").iterdir()} == {name, *neighbours}
+    assert all((tmp_path / "out" / neighbour).read_text() == "mine" for neighbour in neighbours)
+
+
 def test_run_without_checkpoint_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "spec.json").write_text(
         '{"task": {"name": "adding"}, "system": {"name": "irnn"}, "optimiser": {"name": "sgd"}}'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,47 @@ def test_mistakes_get_one_line(name: str, capsys: pytest.CaptureFixture[str]) ->
     assert errors.startswith("pathsgd: error: ") and errors.count("\n") == 1 and message in errors
 
 
-def test_error_inside_the_user_s_module_is_not_hidden() -> None:
-    with pytest.raises(ModuleNotFoundError, match="nothing_of_that_name"):
-        cli.main(["inspect", "own_broken:make", "--input", "1,2"])
+KNOCKS = {
+    "missing import": ("import nothing_of_that_name\n", "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
+    "syntax error": ("def make(:\n", "SyntaxError: invalid syntax"),
+    "exits on import": ("import sys\nsys.exit(0)\n", "SystemExit: 0"),
+    "exits": ("import sys\ndef make():\n    sys.exit(7)\n", "SystemExit: 7"),
+    "recurses": ("def make():\n    return make()\n", "RecursionError: maximum recursion depth exceeded"),
+    "raises lines": ("def make():\n    raise KeyError('one\\ntwo [/bold]')\n", "KeyError: 'one"),
+    "interrupts nothing": ("def make():\n    raise GeneratorExit\n", "GeneratorExit"),
+}
+
+
+@pytest.mark.parametrize("name", KNOCKS)
+def test_whatever_ends_the_user_s_code_is_told_in_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, message = KNOCKS[name]
+    (tmp_path / "own_broken.py").write_text(source)
+    monkeypatch.delitem(sys.modules, "own_broken", raising=False)
+    assert cli.main(["inspect", "own_broken:make", "--input", "1,2"]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("pathsgd: error: own_broken") and shown.err.count("\n") == 1 and message in shown.err
+    assert shown.out == ""
+
+
+def test_what_the_user_s_code_prints_is_kept_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = """
+import torch
+print("loading [/bold]")
+class Net(torch.nn.Sequential):
+    def forward(self, x):
+        print("forward")
+        return super().forward(x)
+def make():
+    print("making")
+    return Net(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1))
+"""
+    (tmp_path / "own_chatty.py").write_text(source)
+    monkeypatch.delitem(sys.modules, "own_chatty", raising=False)
+    assert cli.main(["inspect", "own_chatty:make", "--input", "1,2"]) == 0
+    shown = capsys.readouterr()
+    assert "gamma^2" in shown.out and not any(word in shown.out for word in ("loading", "making", "forward"))
+    assert all(word in shown.err for word in ("loading [/bold]", "making", "forward"))

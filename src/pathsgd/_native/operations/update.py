@@ -46,6 +46,7 @@ class Update:
     def _prepare(self) -> None:
         """Choose between the kernel and torch for tensors that are new or not what they were."""
         o, self._arguments = self._operands, None
+        self._dense: Sequence[Tensor] = ()
         _check_shapes(o)
         dtype = self._dtype = o.parameters[0].dtype
         self._shapes = [p.shape for p in o.parameters]
@@ -99,6 +100,10 @@ class Update:
         self._at_gradients[:] = [*map(_place, gradients)]
         arguments.threads = loader.thread_count()
         return True
+
+    def release(self) -> None:
+        """Let the gradients go: whoever frees them must find them freed. The next step brings its own."""
+        self._operands.gradients = self._dense = ()
 
     def square_sums(self) -> list[float]:
         """sum u^2 of each parameter, in float64."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from pathsgd.lab.flags import command_of
 from pathsgd.lab.report.model import TableData
@@ -44,9 +45,12 @@ def wants_general_help(names: Sequence[str], flags: Sequence[str]) -> bool:
 
 
 def make_console() -> Console:
-    """The terminal as it is; wide lines where the output goes to a file or a pipe."""
-    console = Console(soft_wrap=True)
-    return console if console.is_terminal else Console(soft_wrap=True, width=140)
+    """The terminal as it is; wide lines where the output goes to a file or a pipe.
+
+    No text is read for marks such as [bold]: names of runs, files and modules are shown as they are.
+    """
+    console = Console(soft_wrap=True, markup=False)
+    return console if console.is_terminal else Console(soft_wrap=True, markup=False, width=140)
 
 
 def figure(value: float) -> str:
@@ -59,7 +63,7 @@ def show_record(record: Record, where: Path | None, console: Console) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2))
     metric = record.spec.task.metric
     final = ", ".join(f"{split} {figure(value)}" for split, value in record.metrics.items()) or "none"
-    table.add_row("outcome", f"[bold]{record.outcome}[/bold]" + (f" ({record.detail})" if record.detail else ""))
+    table.add_row("outcome", Text.assemble((record.outcome, "bold"), f" ({record.detail})" if record.detail else ""))
     table.add_row(metric, f"{final} (parameters of step {record.best_step}; chance {figure(record.spec.task.chance)})")
     table.add_row(
         "work", f"{record.steps} steps, {record.cpu_seconds:.1f} s of one processor, {record.parameters} parameters"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,9 @@ from pathsgd.lab import flags
 from pathsgd.lab.commands.cells import CellOptions, exit_code, run_with_display
 from pathsgd.lab.commands.common import RUNS, as_rich, make_console
 from pathsgd.lab.experiments.demo import INTRODUCTION, TITLE, demo_section, demo_specs
-from pathsgd.lab.files import write_text
+from pathsgd.lab.files import remove, remove_tree, write_text
 from pathsgd.lab.report.page import page
-from pathsgd.lab.sweep.cells import RunCell
+from pathsgd.lab.sweep.cells import Places, RunCell
 from pathsgd.lab.sweep.results import ResultsFolder
 
 
@@ -41,13 +40,15 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, train, show."""
     options = flags.parse(DemoOptions, arguments, "pathsgd demo")
     console = make_console()
-    results, work = ResultsFolder(options.out / "records"), options.out / "work"
-    for directory in (results.path, work):
-        shutil.rmtree(directory, ignore_errors=True)
+    results, places = ResultsFolder(options.out / "records"), Places(options.out / "records", options.out / "work")
     cells = [RunCell(spec) for spec in demo_specs(options.length, options.steps, options.seed)]
-    console.print(f"[bold]{TITLE}[/bold]\n{INTRODUCTION}\n")
-    ended = run_with_display(cells, CellOptions(work=work, jobs=options.jobs), results, console)
-    section = demo_section(results.filed())
+    for cell in cells:  # only what this demo makes: the folder may be anybody's
+        remove([places.result(cell)])
+        remove_tree(places.marker(cell).parent)
+    console.print(TITLE, style="bold")
+    console.print(f"{INTRODUCTION}\n")
+    ended = run_with_display(cells, CellOptions(work=places.work, jobs=options.jobs), results, console)
+    section = demo_section([filed for key, filed in results.finished().items() if key in {c.key for c in cells}])
     for table in section.tables:
         console.print(as_rich(table))
     report = options.out / "report.html"

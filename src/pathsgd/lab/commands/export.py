@@ -11,7 +11,7 @@ from rich.table import Table
 
 from pathsgd.lab import flags
 from pathsgd.lab.commands.common import make_console
-from pathsgd.lab.tools.export import export, export_lstm_beside, trained_model
+from pathsgd.lab.tools.export import export, lstm_beside, trained_model
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     spec, model = trained_model(options.run_dir)
     path = options.out or options.run_dir / "model.onnx"
     ours = export(model, spec.task, path, spec.system.title)
-    beside = export_lstm_beside(spec.task, spec.system.hidden or spec.task.paper.hidden, path.with_name("lstm.onnx"))
-    beside.path.unlink()
+    beside = lstm_beside(spec.task, spec.system.hidden or spec.task.paper.hidden)
     table = Table("", "parameters", "bytes", "ms per sequence", "off torch by", "any length", box=None)
     table.columns[0].no_wrap = True
     for exported in (ours, beside):

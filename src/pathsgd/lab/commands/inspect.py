@@ -13,7 +13,7 @@ from rich.table import Table
 from pathsgd.lab import flags
 from pathsgd.lab.commands.common import make_console
 from pathsgd.lab.errors import UsageError
-from pathsgd.lab.tools.inspection import Inspection, inspect_model, load_model, parse_input
+from pathsgd.lab.tools.inspection import Inspection, inspect_model, load_model, own_code, parse_input
 from pathsgd.quantities.explain import explain
 
 
@@ -36,14 +36,15 @@ def main(arguments: Sequence[str]) -> int:
     if not inputs:
         raise UsageError("give the shape of the model's input: --input 1,100,2")
     model = load_model(options.model)
-    try:
+    where = f"{options.model} on {' '.join(options.input)}"
+    with own_code(where):
         explanation = explain(model, *inputs)
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"{options.model} on {' '.join(options.input)}: {error}") from error
     print(explanation)
     if not explanation.supported:
         return 1
-    show(inspect_model(model, inputs, options.second), make_console())
+    with own_code(where):
+        found = inspect_model(model, inputs, options.second)
+    show(found, make_console())
     return 0
 
 

@@ -32,8 +32,8 @@ class ReportOptions:
 def main(arguments: Sequence[str]) -> int:
     """Parse and write."""
     options = flags.parse(ReportOptions, arguments, "pathsgd report")
-    if options.results.exists() and not options.results.is_dir():
-        raise UsageError(f"{options.results} is not a directory of records")
+    if not options.results.is_dir():
+        raise UsageError(f"{options.results} is not a directory of records: give one, or make one by pathsgd reproduce")
     found = sections(options.results)
     write_text(options.out, page(TITLE, INTRODUCTION, found))
     console = make_console()

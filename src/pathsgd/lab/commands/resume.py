@@ -10,7 +10,7 @@ import tyro
 
 from pathsgd.lab import flags
 from pathsgd.lab.commands.train import TrainOptions, train_and_show
-from pathsgd.lab.run.directory import RunDirectory
+from pathsgd.lab.run.train import spec_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ResumeOptions:
 def main(arguments: Sequence[str]) -> int:
     """Parse, continue, show."""
     options = flags.parse(ResumeOptions, arguments, "pathsgd resume")
-    spec = RunDirectory(options.run_dir).read_spec()
+    spec = spec_of(options.run_dir)
     same = TrainOptions(
         run=spec,
         resume=True,

@@ -11,7 +11,7 @@ import tyro
 
 from pathsgd.lab import flags
 from pathsgd.lab.commands.common import RUNS, choices_help, make_console, show_record, wants_general_help
-from pathsgd.lab.run.directory import RunDirectory
+from pathsgd.lab.errors import UsageError
 from pathsgd.lab.run.listeners import Listener, ProgressBar, TensorBoard
 from pathsgd.lab.run.spec import RunSpec
 from pathsgd.lab.run.train import Stopped, train
@@ -52,9 +52,9 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     spec = flags.named_spec(names, USAGE)
     options = flags.parse(TrainOptions, words, f"pathsgd train {' '.join(names)}", TrainOptions(run=spec))
+    if options.resume and options.restart:
+        raise UsageError("--resume goes on with a run, --restart begins it anew: give one of them")
     directory = options.run_dir or RUNS / options.run.slug
-    if options.restart:
-        RunDirectory(directory).clear()
     return train_and_show(options, directory)
 
 
@@ -69,6 +69,7 @@ def train_and_show(options: TrainOptions, directory: Path) -> int:
             options.run,
             directory,
             resume=options.resume,
+            restart=options.restart,
             data_dir=options.data_dir,
             listeners=listeners,
             checkpoint_seconds=options.checkpoint_seconds,

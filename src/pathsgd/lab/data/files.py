@@ -7,6 +7,7 @@ Layout of a data directory (``pathsgd data list`` prints it)::
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,6 +19,7 @@ import pooch
 from pathsgd.lab.errors import DataError
 
 ENVIRONMENT_VARIABLE = "PATHSGD_DATA"
+OWN_CHECKSUMS = "SHA256SUMS"
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,45 @@ def missing(data_set: str, path: Path) -> DataError:
 
 def damaged(data_set: str, path: Path, why: object) -> DataError:
     """The error for a file that cannot be read."""
-    return DataError(f"{path} is damaged ({why}): delete it and run `pathsgd data fetch {data_set}`")
+    return DataError(
+        f"{path} is damaged ({why}): delete it and run `pathsgd data fetch {data_set}`, or, if it is data of your own, "
+        f"list its sha256 in {OWN_CHECKSUMS} beside it"
+    )
+
+
+def verified(data_set: str, name: str, directory: Path) -> Path:
+    """The path of a file of a data set, if it has the bytes it should have: each file is read once and remembered.
+
+    What it should have is the checksum of the canonical file, unless a file SHA256SUMS beside it lists another: that
+    is how data of one's own is told from a damaged copy.
+    """
+    known = DATA_SETS[data_set]
+    file = next(file for file in (*known.files, *known.alternatives) if PurePosixPath(file.path).name == name)
+    path = file.below(directory)
+    if not path.is_file():
+        raise missing(data_set, path)
+    expected = _own_checksums(path.parent).get(name, file.sha256)
+    found = _sha256(path, path.stat().st_size, path.stat().st_mtime_ns)
+    if found != expected:
+        raise damaged(data_set, path, f"sha256 {found}, expected {expected}")
+    return path
+
+
+@functools.cache
+def _sha256(path: Path, size: int, changed: int) -> str:
+    """Checksum of a file, computed anew when its size or its time of change is another."""
+    return sha256_of(path)
+
+
+def _own_checksums(folder: Path) -> dict[str, str]:
+    """Names and checksums that a folder's SHA256SUMS lists, in the format of the program sha256sum."""
+    try:
+        lines = (folder / OWN_CHECKSUMS).read_text("utf-8").splitlines()
+        return {name.removeprefix("*"): checksum for checksum, name in (line.split(maxsplit=1) for line in lines)}
+    except FileNotFoundError:
+        return {}
+    except (UnicodeDecodeError, ValueError):
+        raise DataError(f"{folder / OWN_CHECKSUMS} must have a checksum and a name in every line") from None
 
 
 Condition = Literal["ok", "missing", "wrong"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pathsgd.lab.experiments.base import Experiment, Scale, run
-from pathsgd.lab.experiments.measurement import MeasuringCell, measurement_source, read_measurement
+from pathsgd.lab.experiments.measurement import MeasuringCell, measurement_source
 from pathsgd.lab.report.model import Entry, Section, TableData
 from pathsgd.lab.run.optimisers import Stepper
 from pathsgd.lab.run.spec import RunSpec
@@ -36,10 +36,25 @@ VARIANTS: tuple[tuple[str, str, str, bool], ...] = (
 
 
 @dataclass(frozen=True)
+class CostRow:
+    """Milliseconds per step of one variant."""
+
+    variant: str
+    ms: float
+    fastest: float
+    slowest: float
+
+    def __post_init__(self) -> None:
+        if not self.ms > 0.0:
+            raise ValueError(f"ms must be positive, got {self.ms}")
+
+
+@dataclass(frozen=True)
 class CostCell(MeasuringCell):
     """One size of net and data."""
 
     kind: ClassVar[str] = "cost"
+    row: ClassVar[type[Any]] = CostRow
 
     task: str
     hidden: int
@@ -116,7 +131,9 @@ def section(filed: Sequence[Filed]) -> Section:
         settings = f.record.settings
         ms = {row["variant"]: row["ms"] for row in f.record.rows}
         label = f"{settings['task']}, H = {settings['hidden']}, T = {settings['length']}, B = {settings['batch']}"
-        cells = [Entry(f"{ms[name]:.3g} (x {ms[name] / ms[BASELINE]:.2f})", (f.record.hash,)) for name, *_ in VARIANTS]
+        known = [name for name, *_ in VARIANTS if name in ms and BASELINE in ms]
+        times = {name: Entry(f"{ms[name]:.3g} (x {ms[name] / ms[BASELINE]:.2f})", (f.record.hash,)) for name in known}
+        cells = [times.get(name, Entry("—")) for name, *_ in VARIANTS]
         rows.append((Entry(label), *cells, Entry(COMMAND)))
     text = f"One thread; in brackets the time as a multiple of {BASELINE}'s. Median of several rounds in turn."
     table = TableData("Time per training step", columns, tuple(rows))
@@ -132,5 +149,5 @@ COST = Experiment(
     duration={"paper": "half an hour of one core", "laptop": "five minutes of one idle core", "smoke": "seconds"},
     stages=(stage,),
     section=section,
-    read=read_measurement,
+    read=CostCell.read,
 )

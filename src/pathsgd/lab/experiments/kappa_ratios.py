@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from pathsgd.lab.experiments.base import Experiment, Scale
-from pathsgd.lab.experiments.measurement import MeasuringCell, measurement_source, read_measurement
+from pathsgd.lab.experiments.measurement import MeasuringCell, measurement_source
 from pathsgd.lab.report.model import Entry, Section, TableData
 from pathsgd.lab.report.select import spread
 from pathsgd.lab.sweep.results import Filed
@@ -31,10 +31,26 @@ Start = Literal["uniform", "identity"]
 
 
 @dataclass(frozen=True)
+class RatioRow:
+    """Ratios at one number of steps."""
+
+    steps: int
+    exact: float
+    paper: float
+    reference_exact: float
+    diagonal: float
+
+    def __post_init__(self) -> None:
+        if not self.reference_exact > 0.0:
+            raise ValueError(f"reference_exact must be positive, got {self.reference_exact}")
+
+
+@dataclass(frozen=True)
 class RatioCell(MeasuringCell):
     """One random net, measured at several numbers of steps."""
 
     kind: ClassVar[str] = "kappa-ratios"
+    row: ClassVar[type[Any]] = RatioRow
 
     start: Start
     hidden: int
@@ -146,5 +162,5 @@ KAPPA_RATIOS = Experiment(
     duration={"paper": "two minutes", "laptop": "two minutes on two cores", "smoke": "seconds"},
     stages=(stage,),
     section=section,
-    read=read_measurement,
+    read=RatioCell.read,
 )

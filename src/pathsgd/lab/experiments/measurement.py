@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import msgspec
+
 from pathsgd.lab.errors import RecordError
-from pathsgd.lab.files import write_text
+from pathsgd.lab.files import UNREADABLE, write_text
 from pathsgd.lab.report.model import Source
 from pathsgd.lab.run.provenance import Machine, commit, machine, versions
 from pathsgd.lab.run.record import plain
@@ -43,6 +45,8 @@ class MeasuringCell(ABC):
     """A measurement as a cell of a sweep; subclasses are frozen dataclasses of settings."""
 
     kind: ClassVar[str]
+    row: ClassVar[type[Any]]
+    """A dataclass with the fields that every row has."""
 
     @property
     def spec(self) -> MeasuringCell:
@@ -64,6 +68,28 @@ class MeasuringCell(ABC):
     def measure(self) -> list[dict[str, Any]]:
         """The rows."""
 
+    @classmethod
+    def read(cls, path: Path) -> Measurement:
+        """The record of such a measurement in a file; every field is checked."""
+        try:
+            content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+            record = msgspec.convert({name: value for name, value in content.items() if name != "hash"}, Measurement)
+            msgspec.convert(record.settings, cls)
+            for row in record.rows:
+                msgspec.convert(row, cls.row)
+        except UNREADABLE as error:
+            raise RecordError(f"{path} cannot be read as a measurement: {error}") from error
+        if record.kind != cls.kind:
+            raise RecordError(f"{path} is a measurement of {record.kind!r}, not of {cls.kind!r}")
+        return record
+
+    def has_result(self, result: Path) -> bool:
+        """Whether this measurement was made and left its record there."""
+        try:
+            return self.read(result).hash == self.key
+        except RecordError:
+            return False
+
     def run(self, work: Path, result: Path, data_dir: Path | None) -> str:
         """Measure and write."""
         started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -71,17 +97,6 @@ class MeasuringCell(ABC):
         record = Measurement(self.kind, plain(asdict(self)), rows, machine(1), versions(), commit(), started)
         write_text(result, json.dumps({"hash": self.key, **plain(record)}, indent=1) + "\n")
         return record.outcome
-
-
-def read_measurement(path: Path) -> Measurement:
-    """The record in a file."""
-    try:
-        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        del content["hash"]
-        place = Machine(**content.pop("machine"))
-        return Measurement(machine=place, rows=tuple(content.pop("rows")), **content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"{path} cannot be read as a measurement: {error}") from error
 
 
 def measurement_source(filed: Filed, command: str) -> Source:

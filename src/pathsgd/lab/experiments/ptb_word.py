@@ -7,6 +7,7 @@ shows training and test error over epochs, as curves without numbers.  We add Ad
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from pathsgd.lab.report.model import Entry, FigureData, Section, TableData
 from pathsgd.lab.report.select import best_group
 from pathsgd.lab.report.tables import ComparisonRow, Style, comparison, curves, sources
 from pathsgd.lab.run.optimisers import OPTIMISERS
-from pathsgd.lab.run.record import Record
+from pathsgd.lab.run.record import Point, Record
 from pathsgd.lab.run.spec import RunSpec
 from pathsgd.lab.sweep.cells import RunCell
 from pathsgd.lab.sweep.results import Filed
@@ -88,7 +89,15 @@ def section(filed: Sequence[Filed]) -> Section:
     final = longest(filed)
     figures = (
         curves("Training", rows(), final, x="epoch", y=lambda p: p.train_loss, y_label="loss in nats", log_y=True),
-        curves("Test", rows(), final, x="epoch", y=lambda p: p.metrics["test"], y_label="perplexity", log_y=True),
+        curves(
+            "Test",
+            rows(),
+            final,
+            x="epoch",
+            y=lambda p: p.metrics.get("test", math.nan),
+            y_label="perplexity",
+            log_y=True,
+        ),
         ratio_figure(final),
     )
     return Section(
@@ -125,6 +134,10 @@ def ratio_figure(filed: Sequence[Filed]) -> FigureData:
     return curves(title, rows(), filed, x="epoch", y=_ratio, y_label="||kappa2|| / ||kappa1||", log_y=True)
 
 
+def _test(point: Point) -> float:
+    return point.metrics.get("test", math.nan)
+
+
 def _ratio(point: Any) -> float:
     return float(point.geometry.get("kappa2_over_kappa1", float("nan")))
 
@@ -133,7 +146,7 @@ def ratio_table(filed: Sequence[Filed]) -> TableData:
     """The ratio at the first and the last evaluation."""
     lines = []
     for row in rows():
-        records = [f.record for f in filed if row.wanted(f.record.spec)]
+        records = [f.record for f in filed if row.wanted(f.record.spec) and f.record.curve]
         if not records:
             continue
         record = best_group(records)[0]

@@ -1,31 +1,28 @@
 """The page: one HTML file with everything in it, plotly's script included; it needs no network.
 
 Every number links to the record it was made from, at the end of the page.
+
+What users and files supply (names of folders, settings, details) reaches the page in three ways only: through the
+template, which escapes it; as JSON in an element that is no script; and as plotly's texts, whose marks are escaped
+(``drawings.label``). The page's policy lets nothing run but the two scripts below, known by their checksums.
 """
 
 from __future__ import annotations
 
-import html
-import json
-import math
+import base64
+import functools
+import hashlib
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
+import jinja2
 from plotly.offline import get_plotlyjs
 
-from pathsgd.lab.report.model import (
-    PALETTE,
-    UNKNOWN_COLOUR,
-    VERDICT_COLOURS,
-    Entry,
-    FigureData,
-    MapData,
-    Section,
-    Source,
-    TableData,
-)
-from pathsgd.lab.report.robustness import VERDICTS
+from pathsgd.lab.report.drawings import drawing
+from pathsgd.lab.report.model import Entry, FigureData, MapData, Section
 
 STYLE = """
 :root { color-scheme: light; }
@@ -44,7 +41,10 @@ details { margin: .2rem 0; } summary { cursor: pointer; } :target { background: 
 .figure { height: 420px; } .note { color: #555; }
 """
 
-LINK_SCRIPT = """
+SCRIPT = """
+for (const { id, data, layout } of JSON.parse(document.getElementById("drawings").textContent)) {
+  Plotly.newPlot(id, data, layout, { responsive: true, displaylogo: false });
+}
 addEventListener("hashchange", open_target); addEventListener("load", open_target);
 function open_target() {
   const target = location.hash && document.getElementById(location.hash.slice(1));
@@ -54,139 +54,61 @@ function open_target() {
 """
 
 
+@dataclass(frozen=True)
+class Placed:
+    """A section and the names that links and drawings find its parts by."""
+
+    anchor: str
+    content: Section
+
+    @functools.cached_property
+    def anchors(self) -> dict[str, str]:
+        """Where each record is told of, by its key."""
+        return {s.key: f"{self.anchor}-record-{number}" for number, s in enumerate(self.content.sources, 1)}
+
+    def targets(self, entry: Entry) -> list[str]:
+        """Where the records of an entry are told of."""
+        return [self.anchors[key] for key in entry.records if key in self.anchors]
+
+    @functools.cached_property
+    def drawings(self) -> dict[str, dict[str, Any]]:
+        """The figures that have something in them, and the maps, by name."""
+        shown: list[FigureData | MapData] = [figure for figure in self.content.figures if figure.series]
+        shown += self.content.maps
+        return {f"{self.anchor}-drawing-{number}": drawing(each) for number, each in enumerate(shown, 1)}
+
+
 def page(title: str, introduction: str, sections: Sequence[Section]) -> str:
     """The whole document."""
-    parts = [_section(section) for section in sections]
-    links = " ".join(f'<a href="#{escape(s.name)}">{escape(s.title)}</a>' for s in sections)
-    # plotly's script goes into the head once; each figure is a small call that follows its own element.
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<link rel="icon" href="data:,">',
-            f"<title>{escape(title)}</title><style>{STYLE}</style>",
-            f"<script>{get_plotlyjs()}</script><script>{LINK_SCRIPT}</script></head><body>",
-            f"<h1>{escape(title)}</h1><p>{escape(introduction)}</p><nav>{links}</nav>",
-            *parts,
-            "</body></html>",
-        ]
+    placed = [Placed(_anchor(section.name, number), section) for number, section in enumerate(sections, 1)]
+    plotly = get_plotlyjs()
+    return _template().render(
+        title=title,
+        introduction=introduction,
+        sections=placed,
+        drawings=[{"id": name, **drawn} for section in placed for name, drawn in section.drawings.items()],
+        style=STYLE,
+        plotly=plotly,
+        script=SCRIPT,
+        policy=_policy(plotly, SCRIPT),
     )
 
 
-def escape(text: str) -> str:
-    """Text that is safe inside HTML."""
-    return html.escape(text, quote=True)
+def _template() -> jinja2.Template:
+    surroundings = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    return surroundings.from_string(Path(__file__).with_name("page.html").read_text("utf-8"))
 
 
-def _section(section: Section) -> str:
-    filled = [figure for figure in section.figures if figure.series]
-    drawn = [_drawing(_lines(figure), f"{section.name}-figure-{i}") for i, figure in enumerate(filled)]
-    drawn += [_drawing(_map(found), f"{section.name}-map-{i}") for i, found in enumerate(section.maps)]
-    numbers = {source.key: f"{section.name}-{source.key[:12]}" for source in section.sources}
-    tables = [_table(table, numbers) for table in section.tables]
-    note = "" if section.sources else '<p class="note">No record yet.</p>'
-    return "\n".join(
-        [
-            f'<section id="{escape(section.name)}"><h2>{escape(section.title)}</h2><p>{escape(section.text)}</p>{note}',
-            *tables,
-            *drawn,
-            _sources(section.sources, numbers),
-            "</section>",
-        ]
+def _anchor(name: str, number: int) -> str:
+    """The section's own name where it can stand in a link as it is."""
+    return name if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) else f"section-{number}"
+
+
+def _policy(*scripts: str) -> str:
+    """Nothing is loaded from anywhere, and nothing runs but these scripts; plotly sets styles of its own."""
+    sums = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{each}'" for each in sums)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
     )
-
-
-def _table(table: TableData, anchors: dict[str, str]) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
-    rows = ["<tr>" + "".join(_entry(c, n, anchors) for c, n in zip(row, table.columns)) + "</tr>" for row in table.rows]
-    caption = escape(table.title) + (f'<br><span class="note">{escape(table.caption)}</span>' if table.caption else "")
-    body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
-    return f'<div class="table"><table><caption>{caption}</caption>{body}</table></div>'
-
-
-def _entry(cell: Entry, column: str, anchors: dict[str, str]) -> str:
-    if column == "command" and cell.text != "—":
-        return f"<td><details><summary>show</summary><code>{escape(cell.text)}</code></details></td>"
-    known = [anchors[key] for key in cell.records if key in anchors]
-    if not known:
-        return f"<td>{escape(cell.text)}</td>"
-    first = f'<a href="#{known[0]}">{escape(cell.text)}</a>'
-    more = "".join(f' <a href="#{anchor}">·{i}</a>' for i, anchor in enumerate(known[1:], 2))
-    return f"<td>{first}{more}</td>"
-
-
-def _sources(sources: Sequence[Source], anchors: dict[str, str]) -> str:
-    if not sources:
-        return ""
-    entries = []
-    for source in sources:
-        facts = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in source.facts)
-        entries.append(
-            f'<details id="{anchors[source.key]}"><summary><code>{escape(source.path)}</code></summary>'
-            f"<p><code>{escape(source.command)}</code></p><table>{facts}</table></details>"
-        )
-    return f"<details><summary>{len(sources)} records</summary>" + "\n".join(entries) + "</details>"
-
-
-def _drawing(figure: go.Figure, identity: str) -> str:
-    content = figure.to_plotly_json()
-    data, layout = (json.dumps(_plain(content[part])) for part in ("data", "layout"))
-    # No label may end the script element or begin another.
-    data, layout = data.replace("<", "\\u003c"), layout.replace("<", "\\u003c")
-    call = f'Plotly.newPlot("{identity}", {data}, {layout}, {{responsive: true, displaylogo: false}});'
-    return f'<div class="figure" id="{identity}"></div><script>{call}</script>'
-
-
-def _plain(value: Any) -> Any:
-    """JSON without numbers it does not have: gaps in a line."""
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _layout(title: str, **more: Any) -> dict[str, Any]:
-    return {"title": {"text": title}, "template": "plotly_white", "margin": {"t": 60, "r": 20}, **more}
-
-
-def _lines(figure: FigureData) -> go.Figure:
-    drawing = go.Figure()
-    for index, series in enumerate(figure.series):
-        colour = PALETTE[(index if series.colour is None else series.colour) % len(PALETTE)]
-        line = {"color": colour, "dash": "dash" if series.dashed else "solid"}
-        mode = "lines+markers" if len(series.x) < 30 else "lines"
-        drawing.add_trace(go.Scatter(x=list(series.x), y=list(series.y), name=series.name, mode=mode, line=line))
-    drawing.update_layout(**_layout(figure.title))
-    drawing.update_xaxes(title=figure.x_label, type="log" if figure.log_x else "linear")
-    drawing.update_yaxes(title=figure.y_label, type="log" if figure.log_y else "linear", exponentformat="power")
-    return drawing
-
-
-def _map(data: MapData) -> go.Figure:
-    """A column per (rate, seed), grouped by rate; colours by verdict."""
-    found = data.found
-    seeds = max((len(verdicts) for verdicts in found.cells.values()), default=1)
-    rates = [f"{rate:g}" for rate in found.rates for _ in range(seeds)]
-    numbers = [str(seed) for _ in found.rates for seed in range(seeds)]
-    heights, texts = [], []
-    for row in found.rows:
-        verdicts = [
-            v for rate in found.rates for v in (*found.cells.get((row, rate), ()), *[None] * seeds)[:seeds]
-        ]  # padded where a seed has no record
-        heights.append([None if v is None else VERDICTS.index(v) for v in verdicts])
-        texts.append(["no record" if v is None else v for v in verdicts])
-    colours = [VERDICT_COLOURS[v] for v in VERDICTS]
-    scale = [[edge, colours[i]] for i in range(3) for edge in (i / 3, (i + 1) / 3)]
-    drawing = go.Figure(
-        go.Heatmap(
-            x=[rates, numbers], y=list(found.rows), z=heights, text=texts, hovertemplate="%{y}<br>%{x}: %{text}",
-            zmin=-0.5, zmax=2.5, colorscale=scale, xgap=1, ygap=3, name="",
-            colorbar={"tickvals": [0, 1, 2], "ticktext": list(VERDICTS), "len": 0.6},
-        )
-    )  # fmt: skip
-    drawing.update_layout(**_layout(data.title, plot_bgcolor=UNKNOWN_COLOUR))
-    drawing.update_xaxes(title="learning rate, seed")
-    drawing.update_yaxes(autorange="reversed", automargin=True)
-    return drawing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.patches import Patch
 
+from pathsgd.lab.files import write_file
 from pathsgd.lab.report.model import PALETTE, UNKNOWN_COLOUR, VERDICT_COLOURS, FigureData, Section
 from pathsgd.lab.report.robustness import RobustnessMap
 
@@ -80,6 +82,9 @@ def robustness_picture(found: RobustnessMap, path: Path, title: str = "") -> Non
 
 
 def _write(drawing: plt.Figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    drawing.savefig(path, bbox_inches="tight")
-    plt.close(drawing)
+    content = io.BytesIO()
+    try:
+        drawing.savefig(content, bbox_inches="tight")
+    finally:
+        plt.close(drawing)
+    write_file(path, content.getvalue())

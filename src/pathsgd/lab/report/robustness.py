@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rich.table import Table
+from rich.text import Text
 
 from pathsgd.lab.run.record import Record
 from pathsgd.lab.run.spec import settings
@@ -101,8 +102,8 @@ def as_table(found: RobustnessMap) -> Table:
     return table
 
 
-def _shown(counts: dict[Verdict, int]) -> str:
+def _shown(counts: dict[Verdict, int]) -> Text:
     if not sum(counts.values()):
-        return ""
+        return Text()
     colours = {"solved": "green", "stalled": "yellow", "diverged": "red"}
-    return " / ".join(f"[{colours[v]}]{n}[/]" if n else "0" for v, n in counts.items())
+    return Text(" / ").join(Text(str(n), style=colours[v] if n else "") for v, n in counts.items())

@@ -10,17 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from pathsgd.lab.errors import CheckpointError
-from pathsgd.lab.files import flush
+from pathsgd.lab.files import remove, write_file
 
 KEPT = 2
 PATTERN = "checkpoint-*.safetensors"
@@ -82,15 +81,8 @@ def save(directory: Path, step: int, tree: Any) -> Path:
     tensors: dict[str, Tensor] = {}
     text = json.dumps(flatten(tree, tensors))
     path = directory / PATTERN.replace("*", f"{step:010d}")
-    temporary = path.with_suffix(".tmp")
-    save_file(tensors, temporary, {"tree": text, "sha256": digest(text, tensors)})
-    flush(temporary)
-    os.replace(temporary, path)
-    flush(directory)
-    for old in paths(directory)[KEPT:]:
-        old.unlink()
-    for torn in directory.glob("checkpoint-*.tmp"):
-        torn.unlink()
+    write_file(path, to_bytes(tensors, {"tree": text, "sha256": digest(text, tensors)}))
+    remove(paths(directory)[KEPT:])
     return path
 
 
@@ -108,11 +100,13 @@ def read(path: Path) -> Any:
             # bits between an aligned and an unaligned operand.
             tensors = {number: file.get_tensor(number).clone() for number in file.keys()}  # noqa: SIM118
         text, expected = header["tree"], header["sha256"]
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise CheckpointError(f"{path.name} cannot be read ({error})") from error
-    if digest(text, tensors) != expected:
-        raise CheckpointError(f"{path.name} does not have the checksum it was written with")
-    return unflatten(json.loads(text), tensors)
+        if digest(text, tensors) != expected:
+            raise CheckpointError(f"{path} does not have the checksum it was written with")
+        return unflatten(json.loads(text), tensors)
+    except CheckpointError:
+        raise
+    except (SafetensorError, OSError, RecursionError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error or type(error).__name__})") from error
 
 
 def load_newest(directory: Path) -> Any | None:

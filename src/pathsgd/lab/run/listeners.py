@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from pathsgd.lab.files import write_text
-from pathsgd.lab.run.record import Point, Record
+from pathsgd.lab.files import UNREADABLE, write_text
+from pathsgd.lab.run.record import Point, Record, plain
 from pathsgd.lab.run.spec import RunSpec
 
 
@@ -119,14 +120,14 @@ class StatusFile(Listener):
         now = time.monotonic()
         if now - self.last >= self.INTERVAL:
             self.last = now
-            write_text(self.path, json.dumps(asdict(status)))
+            write_text(self.path, json.dumps(plain(asdict(status))), durable=False)
 
     @staticmethod
     def read(path: Path) -> Status | None:
         """The status another process wrote last; None before the first."""
         try:
-            return Status(**json.loads(path.read_text("utf-8")))
-        except (OSError, json.JSONDecodeError):
+            return msgspec.json.decode(path.read_bytes(), type=Status, strict=False)
+        except UNREADABLE:
             return None
 
 

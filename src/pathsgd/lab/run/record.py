@@ -11,14 +11,18 @@ directory a run was made.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
+import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pathsgd.lab.errors import RecordError
-from pathsgd.lab.files import write_text
+import msgspec
+
+from pathsgd.lab.errors import RecordError, SpecError
+from pathsgd.lab.files import UNREADABLE, write_text
 from pathsgd.lab.run.provenance import Machine
 from pathsgd.lab.run.spec import RunSpec, spec_from_json, spec_hash, spec_to_json
 
@@ -119,27 +123,40 @@ def plain(value: Any) -> Any:
     return value
 
 
-def record_from_json(content: dict[str, Any]) -> Record:
-    """The record that ``plain`` made JSON of."""
+def record_from_json(content: Any) -> Record:
+    """The record that ``plain`` made JSON of; every field is checked."""
     try:
-        fields = {k: v for k, v in content.items() if k not in ("version", "hash")}
-        fields["spec"] = spec_from_json(fields["spec"])
-        fields["curve"] = tuple(_point(p) for p in fields["curve"])
-        fields["promotions"] = tuple(Promotion(**p) for p in fields["promotions"])
-        fields["machine"] = Machine(**fields["machine"])
-        fields["metrics"] = _numbers(fields["metrics"])
-        return Record(**fields)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        checked = msgspec.convert(_revived(content), _schema())
+        fields = {f.name: getattr(checked, f.name) for f in dataclasses.fields(Record)}
+        record = Record(**{**fields, "spec": spec_from_json(fields["spec"])})
+    except (msgspec.ValidationError, SpecError, RecursionError) as error:
         raise RecordError(f"not the record of a run: {error}") from error
+    if record.outcome != "diverged" and not all(map(math.isfinite, record.metrics.values())):
+        raise RecordError(f"it has the outcome {record.outcome} with figures that are not finite: {record.metrics}")
+    if not all("valid" in point.metrics for point in record.curve) or "step" not in record.profile:
+        raise RecordError("its curve lacks the validation metric, or its profile the time of steps")
+    return record
 
 
-def _point(content: dict[str, Any]) -> Point:
-    numbers: dict[str, Any] = {k: _numbers(v) if isinstance(v, dict) else v for k, v in content.items()}
-    return Point(**{**numbers, "train_loss": float(content["train_loss"])})
+@functools.cache
+def _schema() -> type[msgspec.Struct]:
+    """What a file must hold: the fields of ``Record``, with the settings still as JSON."""
+    hints: dict[str, Any] = {**typing.get_type_hints(Record), "spec": dict[str, Any]}
+    required = [(f.name, hints[f.name]) for f in dataclasses.fields(Record) if f.default is dataclasses.MISSING]
+    optional = [
+        (f.name, hints[f.name], f.default) for f in dataclasses.fields(Record) if f.default is not dataclasses.MISSING
+    ]
+    head: list[Any] = [("version", Literal[1]), ("hash", str)]
+    return msgspec.defstruct("RecordFile", [*head, *required, *optional], forbid_unknown_fields=True)
 
 
-def _numbers(content: dict[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in content.items()}
+def _revived(value: Any) -> Any:
+    """The numbers that JSON lacks, from the words that stand for them."""
+    if isinstance(value, dict):
+        return {name: _revived(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_revived(inner) for inner in value]
+    return float(value) if value in ("inf", "-inf", "nan") else value
 
 
 def write_record(record: Record, path: Path) -> None:
@@ -158,6 +175,6 @@ def _lines(value: Any, key: str) -> str:
 def read_record(path: Path) -> Record:
     """The record in a file."""
     try:
-        return record_from_json(json.loads(path.read_text("utf-8")))
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError, RecordError) as error:
+        return record_from_json(msgspec.json.decode(path.read_bytes()))
+    except (*UNREADABLE, RecordError) as error:
         raise RecordError(f"{path} cannot be read as a record: {error}") from error

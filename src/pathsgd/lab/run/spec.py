@@ -14,13 +14,17 @@ import dataclasses
 import functools
 import hashlib
 import json
-import types
+import math
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
+import msgspec
+
 from pathsgd.lab.errors import SpecError
+from pathsgd.lab.files import UNREADABLE
 from pathsgd.lab.run.optimisers import OPTIMISERS, Optimiser
 from pathsgd.lab.run.schedule import Curriculum, Schedule
 from pathsgd.lab.systems import SYSTEMS, System
@@ -29,6 +33,10 @@ from pathsgd.lab.tasks import TASKS, Split, Task
 DEFAULT_STEPS = 2500
 ADDED_LATER = (("growth_limit", 0.0), ("scale", "kappa"))
 """Settings of optimisers that older records do not have, at the values that make the run theirs: not in the hash."""
+SEEDS = 2**63
+"""Seeds are what torch's generators take."""
+MOST_UNBALANCED = 1e12
+"""A weight is scaled by two units' factors: their product must stay far inside the range of float32."""
 T = TypeVar("T")
 
 
@@ -83,6 +91,8 @@ class EvaluationPlan:
     def __post_init__(self) -> None:
         if self.eval_every < 1:
             raise ValueError(f"eval_every must be at least 1, got {self.eval_every}")
+        if self.eval_limit is not None and self.eval_limit < 1:
+            raise ValueError(f"eval_limit must be at least 1 or None, got {self.eval_limit}")
         if "valid" not in self.eval_splits:
             raise ValueError("eval_splits must contain valid, by which runs are compared")
 
@@ -110,8 +120,13 @@ class RunSpec:
     """Which table or figure of the paper this run belongs to."""
 
     def __post_init__(self) -> None:
-        if self.unbalanced < 1.0:
-            raise ValueError(f"unbalanced must be at least 1, got {self.unbalanced}")
+        for name, value in settings(self):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name} must be a finite number, got {value}")
+        if not 0 <= self.seed < SEEDS:
+            raise ValueError(f"seed must be from 0 to {SEEDS - 1}, got {self.seed}")
+        if not 1.0 <= self.unbalanced <= MOST_UNBALANCED:
+            raise ValueError(f"unbalanced must be from 1 to {MOST_UNBALANCED:g}, got {self.unbalanced}")
         if self.unbalanced > 1.0 and not self.system.path_rules:
             raise ValueError(f"unbalanced needs a net of linear and ReLU parts, which {self.system.name} is not")
         if self.threads < 1 or (self.batch_size is not None and self.batch_size < 1):
@@ -150,10 +165,19 @@ REGISTRIES: dict[str, Mapping[str, type[Any]]] = {"task": TASKS, "system": SYSTE
 """The parts of a run that are chosen by name."""
 
 
-def component(kind: str, name: str) -> type[Any]:
+PARTS: dict[str, type[Any]] = {
+    "schedule": Schedule,
+    "curriculum": Curriculum,
+    "budget": Budget,
+    "evaluation": EvaluationPlan,
+}
+"""The parts of a run that every run has."""
+
+
+def component(kind: str, name: Any) -> type[Any]:
     """The class of a task, system or optimiser; one clear error for a name that does not exist."""
     registry = REGISTRIES[kind]
-    if name not in registry:
+    if not isinstance(name, str) or name not in registry:
         raise SpecError(f"unknown {kind} {name!r}; choose one of {', '.join(registry)}")
     return registry[name]
 
@@ -217,23 +241,27 @@ def spec_to_json(spec: RunSpec) -> dict[str, Any]:
     return result
 
 
-def spec_from_json(data: Mapping[str, Any]) -> RunSpec:
+def spec_from_json(data: Any) -> RunSpec:
     """The spec that ``spec_to_json`` wrote; fields that are missing get their defaults."""
-    given = dict(data)
+    given = _table(data, "the run")
     arguments: dict[str, Any] = {}
     for part, registry in REGISTRIES.items():
-        content = dict(given.pop(part, None) or {})
+        content = _table(given.pop(part, {}), part)
         if "name" not in content:
             raise SpecError(f"the run has no {part}: give it as {{'name': ...}}, one of {', '.join(registry)}")
         arguments[part] = _build(component(part, content.pop("name")), content, part)
-    for part, kind in (
-        ("schedule", Schedule),
-        ("curriculum", Curriculum),
-        ("budget", Budget),
-        ("evaluation", EvaluationPlan),
-    ):
-        arguments[part] = _build(cast(type[Any], kind), given.pop(part, {}), part)
+    for part, kind in PARTS.items():
+        arguments[part] = _build(kind, _table(given.pop(part, {}), part), part)
     return _build(RunSpec, {**given, **arguments}, "run")
+
+
+def read_spec(path: Path) -> RunSpec:
+    """The spec in a file that holds one, or a record of one."""
+    try:
+        content = msgspec.json.decode(path.read_bytes())
+        return spec_from_json(content["spec"] if isinstance(content, dict) and "spec" in content else content)
+    except (*UNREADABLE, SpecError) as error:
+        raise SpecError(f"{path} is not the JSON of a run: {error}") from error
 
 
 def canonical_json(data: Any) -> str:
@@ -250,6 +278,12 @@ def spec_hash(spec: RunSpec) -> str:
     return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
 
+def _table(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise SpecError(f"{where} must be an object with named settings, got {value!r:.40}")
+    return dict(value)
+
+
 def _build(kind: type[T], content: Mapping[str, Any], where: str) -> T:
     """A dataclass from plain values, checked against its annotations."""
     hints = _hints(cast(Any, kind))
@@ -257,10 +291,9 @@ def _build(kind: type[T], content: Mapping[str, Any], where: str) -> T:
     unknown = sorted(set(content) - names)
     if unknown:
         raise SpecError(f"{where} has no setting {', '.join(unknown)}; it has {', '.join(sorted(names))}")
+    chosen = {name: _convert(value, hints[name], f"{where}.{name}") for name, value in content.items()}
     try:
-        return kind(**{name: _coerce(value, hints[name], f"{where}.{name}") for name, value in content.items()})
-    except SpecError:
-        raise
+        return kind(**chosen)
     except (TypeError, ValueError) as error:
         raise SpecError(f"{where}: {error}") from error
 
@@ -270,21 +303,12 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
-def _coerce(value: Any, hint: Any, where: str) -> Any:
+def _convert(value: Any, hint: Any, where: str) -> Any:
     """``value`` as the annotation wants it: JSON has no tuples and writes 1.0 as 1 where it likes."""
-    origin, choices = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in choices:
-            return None
-        return _coerce(value, next(c for c in choices if c is not type(None)), where)
-    if origin is Literal:
-        if value not in choices:
-            raise SpecError(f"{where} must be one of {', '.join(map(str, choices))}, got {value!r}")
-        return value
-    if origin is tuple:
-        return tuple(_coerce(v, choices[0], where) for v in value)
-    if hint is float and type(value) is int:
-        return float(value)
-    if hint in (int, float, bool, str) and type(value) is not hint:
-        raise SpecError(f"{where} must be a value of type {hint.__name__}, got {value!r}")
-    return value
+    if dataclasses.is_dataclass(value):
+        return value  # a part that is built already
+    try:
+        return msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        choices = f" must be one of {', '.join(typing.get_args(hint))}" if typing.get_origin(hint) is Literal else ""
+        raise SpecError(f"{where}{choices}: {error}") from error

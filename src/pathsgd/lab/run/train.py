@@ -11,11 +11,12 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from pathsgd.lab.errors import RunError
-from pathsgd.lab.files import write_text
+from pathsgd.lab.errors import CheckpointError, RunError
+from pathsgd.lab.files import remove, write_text
 from pathsgd.lab.run import checkpoint
 from pathsgd.lab.run.clock import Interrupted
 from pathsgd.lab.run.directory import RunDirectory
@@ -54,6 +55,7 @@ def train(
     directory: Path | None = None,
     *,
     resume: bool = False,
+    restart: bool = False,
     data_dir: Path | str | None = None,
     listeners: Sequence[Listener] = (),
     checkpoint_seconds: float = 30.0,
@@ -62,6 +64,7 @@ def train(
     """Train as ``spec`` says and return the record; with a directory, also write it and checkpoints there.
 
     resume: continue the run in ``directory`` if one was begun, and return its record if it has ended.
+    restart: begin anew; the run in ``directory``, if there is one, is kept until this one has a checkpoint.
     summary: where the record goes; None: summary.json in the directory.
     Raises ``Stopped`` after Ctrl-C or SIGTERM, when the state is saved.
     """
@@ -72,16 +75,37 @@ def train(
     with run.locked(), numerics(spec.threads):
         if resume and (record := run.finished(spec)) is not None:
             return record
-        if run.begun and not resume:
+        if run.begun and not resume and not restart:
             raise RunError(f"{directory} has a run already: continue it with --resume, or start anew with --restart")
-        if run.begun and spec_hash(run.read_spec()) != spec_hash(spec):
+        if run.begun and not restart and spec_hash(run.read_spec()) != spec_hash(spec):
             raise RunError(f"{directory} has a run with other settings: choose another directory")
         trainer = _prepare(spec, data_dir)
-        _begin_or_continue(trainer, run)
-        record = _run(trainer, run, listeners, checkpoint_seconds)
+        with _keeping_the_old(run, restart or not run.begun):
+            _begin_or_continue(trainer, run)
+            record = _run(trainer, run, listeners, checkpoint_seconds)
         write_record(record, run.summary)
-        run.status.unlink(missing_ok=True)
+        remove([run.status])
         return record
+
+
+@contextlib.contextmanager
+def _keeping_the_old(run: RunDirectory, anew: bool) -> Iterator[None]:
+    """Set aside what a new run would overwrite; bring it back if that run fails before its first checkpoint."""
+    try:
+        if anew:
+            run.set_aside()
+        yield
+    except BaseException:
+        if anew and not checkpoint.paths(run.path):
+            run.bring_back()
+        raise
+
+
+def spec_of(directory: Path) -> RunSpec:
+    """The settings of the run in ``directory``."""
+    run = RunDirectory(directory)
+    with run.locked():
+        return run.read_spec()
 
 
 def resume(
@@ -92,9 +116,8 @@ def resume(
     checkpoint_seconds: float = 30.0,
 ) -> Record:
     """Continue the run in ``directory``."""
-    spec = RunDirectory(directory).read_spec()
     return train(
-        spec,
+        spec_of(directory),
         directory,
         resume=True,
         data_dir=data_dir,
@@ -108,8 +131,8 @@ def _prepare(spec: RunSpec, data_dir: Path | str | None) -> Trainer:
     data = spec.task.prepare(data_dir)
     try:
         return Trainer(spec, data)
-    except ValueError as error:  # settings that do not go with the data, such as a batch larger than the training set
-        raise RunError(str(error)) from error
+    except (ValueError, MemoryError) as error:  # settings that do not go with the data, or with the machine
+        raise RunError(str(error) or "not enough memory for these settings") from error
 
 
 def _begin_or_continue(trainer: Trainer, run: RunDirectory) -> None:
@@ -117,7 +140,7 @@ def _begin_or_continue(trainer: Trainer, run: RunDirectory) -> None:
     state = checkpoint.load_newest(run.path) if run.begun else None
     write_text(run.spec_file, json.dumps(spec_to_json(trainer.spec), indent=2) + "\n")
     if state is not None:
-        trainer.load_state_dict(state)
+        _load(trainer, state, run)
         run.log.rewind(trainer.step)
         run.log.add("resume", step=trainer.step)
         return
@@ -133,6 +156,16 @@ def _begin_or_continue(trainer: Trainer, run: RunDirectory) -> None:
         versions=versions(),
         commit=commit(),
     )
+
+
+def _load(trainer: Trainer, state: Any, run: RunDirectory) -> None:
+    try:
+        trainer.load_state_dict(state)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CheckpointError(f"the checkpoint in {run.path} does not fit its run: {what}") from error
 
 
 def _run(
@@ -185,4 +218,6 @@ def _evaluate(trainer: Trainer, run: RunDirectory | None, listeners: Sequence[Li
 
 def _save(trainer: Trainer, run: RunDirectory) -> None:
     with trainer.clock.measuring("checkpoint"):
+        run.log.flush()  # else a checkpoint could outlive what was logged before it
         checkpoint.save(run.path, trainer.step, trainer.state_dict())
+        run.forget_previous()

@@ -248,6 +248,7 @@ class Trainer:
             "losses": [self.loss_sum, self.loss_count],
             "lr_factor": self.lr_factor,
             "best": self.best,
+            "diverged_at": self.diverged_at,
             "curve": [vars(point) for point in self.curve],
             "promotions": [vars(promotion) for promotion in self.promotions],
             "clock": self.clock.state_dict(),
@@ -260,6 +261,7 @@ class Trainer:
         if state["spec"] != self.hash:
             raise CheckpointError("the checkpoint is of a run with other settings")
         self.step, self.lr_factor, self.best = state["step"], state["lr_factor"], state["best"]
+        self.diverged_at = state.get("diverged_at")  # not in checkpoints of older versions
         self.model.load_state_dict(state["model"])
         self.stepper.optimiser.load_state_dict(state["optimiser"])
         self.stream.load_state_dict(state["stream"])
@@ -290,9 +292,11 @@ class Trainer:
     def record(self, outcome: Outcome) -> Record:
         """The record of the run, judged on the validation and the test set."""
         metrics, best_step = self.final_metrics()
+        detail = f"loss not finite or above the limit at step {self.diverged_at}" if self.diverged_at else ""
+        if not all(map(math.isfinite, metrics.values())):
+            outcome, detail, metrics = "diverged", detail or "the final figures are not finite", {}
         if outcome in ("finished", "timeout") and self._reaches_target(metrics.get("test", math.inf)):
             outcome = "solved"
-        detail = f"loss not finite or above the limit at step {self.diverged_at}" if self.diverged_at else ""
         return Record(
             spec=self.spec,
             outcome=outcome,

@@ -5,13 +5,17 @@ A cell is anything with a key, a name and a ``run``; a training run is one (``Ru
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import uuid
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from pathsgd.lab.errors import RecordError
+from pathsgd.lab.files import remove
 from pathsgd.lab.run import checkpoint
 from pathsgd.lab.run.directory import RunDirectory
 from pathsgd.lab.run.listeners import StatusFile
+from pathsgd.lab.run.record import FINAL, read_record
 from pathsgd.lab.run.spec import RunSpec, spec_hash
 from pathsgd.lab.run.train import train
 
@@ -27,6 +31,10 @@ class Cell(Protocol):
     @property
     def slug(self) -> str:
         """A name for files."""
+        ...
+
+    def has_result(self, result: Path) -> bool:
+        """Whether the file ``result`` holds what the job gives."""
         ...
 
     def run(self, work: Path, result: Path, data_dir: Path | None) -> str:
@@ -50,12 +58,19 @@ class RunCell:
         """The spec's."""
         return self.spec.slug
 
+    def has_result(self, result: Path) -> bool:
+        """Whether this run has ended and left its record there."""
+        try:
+            record = read_record(result)
+        except RecordError:
+            return False
+        return record.hash == self.key and record.outcome in FINAL
+
     def run(self, work: Path, result: Path, data_dir: Path | None) -> str:
         """Train, continuing what an earlier process left; checkpoints go when the record is written."""
         status = StatusFile(RunDirectory(work).status)
         record = train(self.spec, work, resume=True, data_dir=data_dir, listeners=[status], summary=result)
-        for path in checkpoint.paths(work):
-            path.unlink()
+        remove(checkpoint.paths(work))
         return record.outcome
 
 
@@ -78,11 +93,20 @@ class Places:
     """One small file per finished cell."""
     work: Path
     """One directory per cell, for logs and checkpoints."""
+    sweep: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Tells the cells of this sweep from those of another one in the same directories."""
 
     def result(self, cell: Cell) -> Path:
         """The cell's result file."""
         return self.results / f"{cell.slug}.json"
 
     def marker(self, cell: Cell) -> Path:
-        """A file that is there while the cell is being worked on."""
+        """A file that is there while the cell is being worked on: by which process, for which sweep."""
         return self.work / cell.slug / "running"
+
+    def left_running(self, cell: Cell) -> bool:
+        """Whether a worker of this sweep began with the cell and did not come to an end."""
+        try:
+            return self.marker(cell).read_text("utf-8").split()[1:] == [self.sweep]
+        except FileNotFoundError:
+            return False

@@ -45,7 +45,8 @@ class SweepDisplay:
             colour = COLOURS.get(done.outcome, "yellow")
             detail = f"  {done.detail}" if done.detail else ""
             number = f"{len(self.cells) - len(self.left)}/{len(self.cells)}"
-            self.console.print(f"{number:>9}  [{colour}]{done.outcome:<9}[/]  {done.slug}{detail}", highlight=False)
+            line = Text.assemble(f"{number:>9}  ", (f"{done.outcome:<9}", colour), f"  {done.slug}{detail}")
+            self.console.print(line, highlight=False)
 
     def render(self) -> RenderableType:
         """The cells under way, and the count of all."""

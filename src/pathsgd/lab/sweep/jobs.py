@@ -11,6 +11,7 @@ that a cell which kills its worker every time costs itself only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import joblib
+from filelock import FileLock
 
-from pathsgd.lab.files import write_text
+from pathsgd.lab.files import make_folder, remove, write_text
 from pathsgd.lab.run.train import Stopped
 from pathsgd.lab.sweep.cells import Cell, Done, Places
 from pathsgd.lab.sweep.cluster import ClusterKind, Parallel, cluster, died
@@ -27,17 +29,26 @@ from pathsgd.lab.sweep.results import ResultsFolder
 
 
 def execute(key: str, cell: Cell, places: Places, data_dir: Path | None) -> Done:
-    """Run one cell in this process; an exception fails the cell, not the sweep."""
-    marker = places.marker(cell)
-    write_text(marker, str(os.getpid()))
+    """Run one cell in this process; an exception fails the cell, not the sweep.
+
+    Another sweep may be at the same cell, or a worker that outlived its own: it is waited for, and its result taken.
+    """
+    marker, result = places.marker(cell), places.result(cell)
+    outcome, detail = "known", ""
     try:
-        outcome, detail = cell.run(marker.parent, places.result(cell), data_dir), ""
+        make_folder(marker.parent)
+        with FileLock(marker.with_name("cell.lock")):
+            if not cell.has_result(result):
+                write_text(marker, f"{os.getpid()} {places.sweep}", durable=False)
+                outcome = cell.run(marker.parent, result, data_dir)
     except Stopped as stopped:
         outcome, detail = "stopped", str(stopped)
     except Exception as error:
-        (marker.parent / "error.txt").write_text(traceback.format_exc(), "utf-8")
+        with contextlib.suppress(OSError):  # a disk that is full has no room for this either
+            write_text(marker.with_name("error.txt"), traceback.format_exc())
         outcome, detail = "failed", f"{type(error).__name__}: {' '.join(str(error).split())}"
-    marker.unlink()
+    if outcome != "known":
+        remove([marker])
     return Done(key, cell.slug, outcome, detail)
 
 
@@ -55,6 +66,8 @@ def run_cells(
     """Run every cell that has no result yet; how each ended, in the order of ``cells``."""
     # Workers may have been started in another directory, or on another machine with the same file system.
     places = Places(results.path.absolute(), work.absolute())
+    for folder in (places.results, places.work):
+        make_folder(folder)
     data_dir = None if data_dir is None else data_dir.absolute()
     unique = {cell.key: cell for cell in cells}
     finished = results.finished()
@@ -92,8 +105,6 @@ def _survives(parallel: Parallel, calls: Iterator[Any], end: Callable[[Done], No
 def _batches(waiting: dict[str, Cell], places: Places) -> Iterator[tuple[list[Cell], bool]]:
     """What to run next: all that is not under suspicion, then the suspects one by one."""
     suspects: dict[str, Cell] = {}
-    for cell in waiting.values():  # left by a process that was killed with the whole sweep, long ago
-        places.marker(cell).unlink(missing_ok=True)
     while waiting:
         batch = [cell for key, cell in waiting.items() if key not in suspects]
         if batch:
@@ -101,6 +112,6 @@ def _batches(waiting: dict[str, Cell], places: Places) -> Iterator[tuple[list[Ce
         else:
             yield [next(iter(waiting.values()))], True
         for key, cell in waiting.items():
-            if places.marker(cell).exists():
+            if places.left_running(cell):
                 suspects[key] = cell
-                places.marker(cell).unlink()
+                remove([places.marker(cell)])

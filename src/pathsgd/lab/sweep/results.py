@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,12 +46,21 @@ class ResultsFolder:
         return {f.record.hash: f for f in self.filed() if f.record.outcome in FINAL}
 
     def _identity(self, path: Path) -> tuple[str, int, int]:
-        status = path.stat()
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # a link to nowhere, which reading will tell of
+            return path.name, 0, 0
         return path.name, status.st_mtime_ns, status.st_size
 
     def _filed(self, path: Path) -> Filed | None:
         try:
             return Filed(f"{self.path.name}/{path.name}", self.read(path))
         except RecordError as error:
-            log.warning("%s", error)
+            _tell_once(str(error))
             return None
+
+
+@functools.cache
+def _tell_once(message: str) -> None:
+    """A warning, once for each file, however many tables are made of its folder."""
+    log.warning("%s", message)

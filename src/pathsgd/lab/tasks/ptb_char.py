@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from pathsgd.lab.data.files import data_directory
+from pathsgd.lab.data.files import data_directory, verified
 from pathsgd.lab.errors import DataError
 from pathsgd.lab.tasks.base import Metric, PaperSettings
 from pathsgd.lab.tasks.ptb_word import SPLITS, ptb_lines
@@ -49,12 +49,12 @@ class PtbCharTask(TextTask):
 
     def prepare(self, data_dir: Path | str | None = None) -> TextData:
         """Read the three word-level files and spell them."""
-        directory = data_directory(data_dir) / "ptb"
+        directory = data_directory(data_dir)
         table = np.full(256, 255, dtype=np.uint8)
         table[np.frombuffer(ALPHABET.encode(), dtype=np.uint8)] = np.arange(len(ALPHABET))
         texts = {}
         for split in SPLITS:
-            path = directory / f"ptb.{split}.txt"
+            path = verified("ptb", f"ptb.{split}.txt", directory)
             spelt = character_form(ptb_lines(path))
             symbols = table[np.frombuffer((spelt[: self.limit] if self.limit else spelt).encode(), dtype=np.uint8)]
             if (symbols == 255).any():

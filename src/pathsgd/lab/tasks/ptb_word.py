@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import torch
 
-from pathsgd.lab.data.files import damaged, data_directory, missing
+from pathsgd.lab.data.files import damaged, data_directory, verified
 from pathsgd.lab.errors import DataError
 from pathsgd.lab.tasks.base import Metric, PaperSettings, Split
 from pathsgd.lab.tasks.text import TextData, TextTask
@@ -43,8 +43,8 @@ class PtbWordTask(TextTask):
 
     def prepare(self, data_dir: Path | str | None = None) -> TextData:
         """Read the three files; the most frequent training word becomes 0, ties in alphabetical order."""
-        directory = data_directory(data_dir) / "ptb"
-        words = {split: ptb_words(directory / f"ptb.{split}.txt") for split in SPLITS}
+        directory = data_directory(data_dir)
+        words = {split: ptb_words(verified("ptb", f"ptb.{split}.txt", directory)) for split in SPLITS}
         counts = Counter(words["train"])
         index = {word: i for i, (word, _) in enumerate(sorted(counts.items(), key=lambda item: (-item[1], item[0])))}
         if len(index) > self.vocabulary:
@@ -54,7 +54,7 @@ class PtbWordTask(TextTask):
             chosen = sequence[: self.limit] if self.limit else sequence
             unknown = next((word for word in chosen if word not in index), None)
             if unknown is not None:
-                raise DataError(f"{directory}/ptb.{split}.txt has a word the training text has not: {unknown!r}")
+                raise DataError(f"{directory}/ptb/ptb.{split}.txt has a word the training text has not: {unknown!r}")
             texts[split] = torch.tensor([index[word] for word in chosen], dtype=torch.int32)
         return TextData(self, texts)
 
@@ -66,8 +66,6 @@ def ptb_words(path: Path) -> list[str]:
 
 def ptb_lines(path: Path) -> list[str]:
     """The lines of a file of the Penn Treebank."""
-    if not path.is_file():
-        raise missing("ptb", path)
     try:
         return path.read_text("utf-8").splitlines()
     except UnicodeDecodeError as error:

@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pathsgd.lab.data.files import damaged, data_directory, missing
+from pathsgd.lab.data.files import damaged, data_directory, verified
 from pathsgd.lab.errors import DataError
 from pathsgd.lab.tasks.base import Batch, BatchStream, Metric, PaperSettings, Split, Task, TaskData
 from pathsgd.lab.tasks.sampling import ShuffledIndices, generator_for
 
 SIDE = 28
+MOST_COMPRESSION = 1032  # deflate makes at most so many bytes of one
 IDX_MAGIC = {1: 2049, 3: 2051}  # by number of dimensions: unsigned bytes in the idx format
 
 
@@ -83,7 +84,7 @@ class SequentialMnistTask(Task):
 
     def prepare(self, data_dir: Path | str | None = None) -> MnistData:
         """Read the four files of MNIST."""
-        return MnistData(self, data_directory(data_dir) / "mnist")
+        return MnistData(self, data_directory(data_dir))
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,6 @@ class PermutedMnistTask(SequentialMnistTask):
 
 def read_idx(path: Path, dimensions: int, limit: int) -> Tensor:
     """At most ``limit`` rows of a gzipped idx file of bytes: big-endian magic number, sizes, then the bytes."""
-    if not path.is_file():
-        raise missing("mnist", path)
     header_bytes = 4 * (1 + dimensions)
     try:
         with gzip.open(path, "rb") as stream:
@@ -112,9 +111,13 @@ def read_idx(path: Path, dimensions: int, limit: int) -> Tensor:
             if header.size != 1 + dimensions or header[0] != IDX_MAGIC[dimensions]:
                 raise damaged("mnist", path, "not an idx file of the expected kind")
             shape = [int(size) for size in header[1:]]
+            if min(shape) < 1 or math.prod(shape) > MOST_COMPRESSION * path.stat().st_size:
+                raise damaged("mnist", path, f"its header says {shape}, which such a file cannot hold")
             if limit:
                 shape[0] = min(shape[0], limit)
             content = stream.read(math.prod(shape))
+            if not limit and stream.read(1):  # only at its end does gzip compare its own checksum
+                raise damaged("mnist", path, f"more than the {shape} bytes that its header says")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise damaged("mnist", path, error) from error
     if len(content) != math.prod(shape):
@@ -201,9 +204,9 @@ class MnistData(TaskData):
         }
 
     def _read(self, directory: Path, kind: str) -> tuple[Tensor, Tensor]:
-        path = directory / f"{kind}-images-idx3-ubyte.gz"
+        path = verified("mnist", f"{kind}-images-idx3-ubyte.gz", directory)
         images = read_idx(path, 3, self.task.limit)
-        labels = read_idx(directory / f"{kind}-labels-idx1-ubyte.gz", 1, self.task.limit)
+        labels = read_idx(verified("mnist", f"{kind}-labels-idx1-ubyte.gz", directory), 1, self.task.limit)
         if images.shape[1:] != (SIDE, SIDE) or len(images) != len(labels):
             raise damaged("mnist", path, f"images {tuple(images.shape)} do not go with {len(labels)} labels")
         return images, labels

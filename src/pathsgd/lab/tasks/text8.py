@@ -9,19 +9,25 @@ The paper trains on windows of 180 steps with 2048 units (LSTM: 1024); the batch
 from __future__ import annotations
 
 import bz2
+import lzma
+import struct
 import zipfile
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 import numpy as np
 import torch
 
-from pathsgd.lab.data.files import TEXT8_PREFIX, TEXT8_ZIP, damaged, data_directory, missing
+from pathsgd.lab.data.files import TEXT8_PREFIX, TEXT8_ZIP, damaged, data_directory, verified
 from pathsgd.lab.tasks.base import Metric, PaperSettings
 from pathsgd.lab.tasks.text import TextData, TextTask
 
+UNREADABLE = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, RuntimeError, ValueError,
+)  # fmt: skip
+"""What a damaged archive may raise: one flipped bit makes it encrypted, or compressed in another way."""
 FULL_LENGTH, FULL_HELD_OUT = 100_000_000, 5_000_000
 PREFIX_LENGTH, PREFIX_HELD_OUT = 74_000_000, 4_000_000
 
@@ -51,14 +57,13 @@ class Text8Task(TextTask):
     def prepare(self, data_dir: Path | str | None = None) -> TextData:
         """Read the whole file or, where there is none, the prefix."""
         directory = data_directory(data_dir)
-        archive, prefix = TEXT8_ZIP.below(directory), TEXT8_PREFIX.below(directory)
-        if archive.is_file():
-            text, held_out = read_zip(archive, self.limit or FULL_LENGTH), FULL_HELD_OUT
-        elif prefix.is_file():
-            text, held_out = read_bz2(prefix, self.limit or PREFIX_LENGTH), PREFIX_HELD_OUT
+        whole = TEXT8_ZIP.below(directory).is_file() or not TEXT8_PREFIX.below(directory).is_file()
+        path = verified("text8", PurePosixPath((TEXT8_ZIP if whole else TEXT8_PREFIX).path).name, directory)
+        if whole:
+            text, held_out = read_zip(path, self.limit or FULL_LENGTH), FULL_HELD_OUT
         else:
-            raise missing("text8", archive)
-        symbols = text_symbols(text, archive if archive.is_file() else prefix)
+            text, held_out = read_bz2(path, self.limit or PREFIX_LENGTH), PREFIX_HELD_OUT
+        symbols = text_symbols(text, path)
         if self.limit:
             held_out = len(symbols) // 10
         return TextData(
@@ -78,7 +83,7 @@ def read_zip(path: Path, length: int) -> bytes:
             text = stream.read(length)
     except KeyError:
         raise damaged("text8", path, "it has no member text8") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except UNREADABLE as error:
         raise damaged("text8", path, error) from error
     return _all_of(text, length, path)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from pathsgd.lab.errors import RunError
+from pathsgd.lab.files import write_file
 from pathsgd.lab.run import checkpoint
 from pathsgd.lab.run.directory import RunDirectory
 from pathsgd.lab.run.spec import RunSpec
@@ -38,10 +40,9 @@ RUNS_TO_TIME = 30
 
 @dataclass(frozen=True)
 class Exported:
-    """A model on the disk."""
+    """A model as ONNX."""
 
     name: str
-    path: Path
     parameters: int
     bytes: int
     difference: float
@@ -98,43 +99,50 @@ def random_inputs(task: Task, steps: int, batch: int) -> Tensor:
 
 
 def export(model: SequenceNet, task: Task, path: Path, name: str) -> Exported:
-    """Write, check and time a model."""
+    """Make, check and time a model, then write it."""
+    content, made = _made(model, task, name)
+    write_file(path, content)
+    return made
+
+
+def lstm_beside(task: Task, hidden: int) -> Exported:
+    """An LSTM with as many units, as it starts: its size and speed do not depend on its weights. It is not written."""
+    return _made(LstmSystem(hidden=hidden).build(task, 0), task, f"LSTM, {hidden} units")[1]
+
+
+def _made(model: SequenceNet, task: Task, name: str) -> tuple[bytes, Exported]:
     net = OutputsOnly(with_torch_layers(model)).eval()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _write(net, random_inputs(task, task.length, 2), path)
-    session = _session(path)
+    content = _onnx(net, random_inputs(task, task.length, 2))
+    session = _session(content)
     difference = max(_difference(net, session, random_inputs(task, task.length, batch)) for batch in (1, 3))
     if not difference <= TOLERANCE:
-        raise RunError(f"{path} differs from the model by {difference:.1e}, more than {TOLERANCE:g}: it is not usable")
-    return Exported(
+        raise RunError(f"the ONNX of {name} differs from the model by {difference:.1e}, more than {TOLERANCE:g}")
+    return content, Exported(
         name,
-        path,
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
-        bytes=path.stat().st_size,
+        bytes=len(content),
         difference=difference,
         any_length=_accepts(net, session, random_inputs(task, task.length + 3, 1)),
         milliseconds=_latency(session, random_inputs(task, task.length, 1)),
     )
 
 
-def export_lstm_beside(task: Task, hidden: int, path: Path) -> Exported:
-    """An LSTM with as many units, as it starts: its size and speed do not depend on its weights."""
-    return export(LstmSystem(hidden=hidden).build(task, 0), task, path, f"LSTM, {hidden} units")
-
-
-def _write(net: nn.Module, example: Tensor, path: Path) -> None:
+def _onnx(net: nn.Module, example: Tensor) -> bytes:
     axes = {"inputs": {0: "time", 1: "batch"}}
-    try:
-        with _silence():
-            # The exporter that traces: the newer one fixes the number of steps of recurrent layers to the example's.
-            torch.onnx.export(
-                net, (example,), str(path), input_names=["inputs"], output_names=["outputs"], dynamic_axes=axes,
-                dynamo=False,
-            )  # fmt: skip
-    except torch.onnx.errors.UnsupportedOperatorError as error:
-        first = str(error).split(". ")[0]
-        raise RunError(f"this system cannot be written as ONNX: {first}") from None
-    onnx.checker.check_model(str(path))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        try:
+            with _silence():
+                # The exporter that traces: the newer one fixes the length of sequences to the example's.
+                torch.onnx.export(
+                    net, (example,), path, input_names=["inputs"], output_names=["outputs"], dynamic_axes=axes,
+                    dynamo=False,
+                )  # fmt: skip
+        except torch.onnx.errors.UnsupportedOperatorError as error:
+            first = str(error).split(". ")[0]
+            raise RunError(f"this system cannot be written as ONNX: {first}") from None
+        onnx.checker.check_model(str(path))
+        return path.read_bytes()
 
 
 @contextlib.contextmanager
@@ -151,11 +159,11 @@ def _silence() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _session(path: Path) -> Any:
+def _session(content: bytes) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # whether other lengths are accepted is found by trying: failures are no news
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
 def _difference(net: nn.Module, session: Any, inputs: Tensor) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import pathsgd
-from pathsgd.lab.errors import UsageError
+from pathsgd.errors import UnsupportedOperation
+from pathsgd.lab.errors import LabError, UsageError
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,13 @@ def load_model(place: str) -> nn.Module:
     if here not in sys.path:
         sys.path.insert(0, here)  # as `python -m` does: one's own files first
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and something it needs is not: its own error says more
-        raise UsageError(f"no module {module_name!r} below {here} or among the installed packages") from None
+        with own_code(module_name):
+            module = importlib.import_module(module_name)
+    except UsageError as failure:
+        cause = failure.__cause__
+        if isinstance(cause, ModuleNotFoundError) and f"{module_name}.".startswith(f"{cause.name}."):
+            raise UsageError(f"no module {module_name!r} below {here} or among the installed packages") from None
+        raise
     if not hasattr(module, name):
         public = ", ".join(n for n in vars(module) if not n.startswith("_")) or "nothing"
         raise UsageError(f"{module_name} has no {name!r}; it has {public}")
@@ -88,7 +92,20 @@ def _call(factory: Any, place: str) -> Any:
     ]
     if needed:
         raise UsageError(f"{place} needs arguments ({', '.join(needed)}): write a function without any that calls it")
-    return factory()
+    with own_code(place):
+        return factory()
+
+
+@contextlib.contextmanager
+def own_code(place: str) -> Iterator[None]:
+    """Around code of the user's own: whatever ends it is told in one line, what it prints goes to stderr."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except (LabError, UnsupportedOperation, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # SystemExit too: it is not ours
+        raise UsageError(f"{place} ends with {type(error).__name__}: {error}") from error
 
 
 def parse_input(text: str) -> Tensor:

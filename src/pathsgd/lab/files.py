@@ -47,8 +47,8 @@ def write_file(path: Path, content: bytes, *, durable: bool = True) -> None:
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:
-    """``write_file`` in UTF-8."""
-    write_file(path, text.encode(), durable=durable)
+    """``write_file`` in UTF-8; what it lacks (names of files may be any bytes) is written as \\udcff."""
+    write_file(path, text.encode(errors="backslashreplace"), durable=durable)
 
 
 def append_text(path: Path, text: str) -> None:

@@ -62,7 +62,7 @@ def test_what_users_start_with_has_an_example(name: str) -> None:
 
 def test_the_pages_name_files_that_exist() -> None:
     root = DOCS.parent
-    for page in ("math.md", "extending.md", "lab.md"):
+    for page in ("math.md", "extending.md", "lab.md", "reliability.md"):
         for name in set(re.findall(r"`?((?:[a-z_]+/)*[a-z_]+\.py)`?", (DOCS / page).read_text())):
             assert any((root / place / name).exists() for place in PLACES), (
                 page,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pathsgd.arithmetic import growth
 from pathsgd.arithmetic.growth import Directions, Map
+from support.device import DEVICE, counting
 
 
 def plain(weight: torch.Tensor, **more) -> Map:
@@ -239,3 +240,18 @@ def test_a_matrix_on_no_path_is_balanced_by_itself():
     ratio = other / scale / factors
     assert torch.allclose(ratio, ratio[0].expand(7), rtol=1e-10)
     assert torch.equal(growth.scale_of(nothing, torch.eye(7)), torch.ones(7))
+
+
+# ---- elsewhere than on the CPU ---------------------------------------------------------------------------------------
+
+
+def test_on_a_device_a_look_and_its_correction_do_not_make_the_host_wait():
+    here = plain(torch.eye(12) + 0.02)
+    there = Map(here.weight.to(DEVICE), here.scale.to(DEVICE))
+    directions, others = growth.ripe_directions(here), growth.ripe_directions(there)
+    with counting() as counts:
+        rate = growth.bound_(there, others, 1.05)
+    assert counts.syncs == 0, counts.waits
+    assert float(rate) == pytest.approx(float(growth.bound_(here, directions, 1.05)), rel=1e-5)
+    assert float(rate) > 1.05
+    assert torch.allclose(there.weight.cpu(), here.weight, atol=1e-4)

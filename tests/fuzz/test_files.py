@@ -239,7 +239,7 @@ def test_data(name: str, tmp_path: Path) -> None:
     """Damaged data is refused by its checksum; listed as data of one's own, it is read or refused in one line."""
     task, files = DATA[name]
 
-    @fuzzed(0.02)
+    @fuzzed(0.01)
     @given(data=st.data())
     def try_one(data: st.DataObject) -> None:
         for place, content in files.items():

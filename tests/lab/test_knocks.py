@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -133,6 +134,25 @@ def test_marks_in_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]
     assert cli.main(words) == 0
     assert f"records in {name}/results" in capsys.readouterr().out
     assert cli.main(["report", name]) == 0
+
+
+def command(*words: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([sys.executable, "-m", "pathsgd.lab.cli", *words], capture_output=True, check=False)
+
+
+def test_names_of_any_bytes_are_shown_and_obeyed_by_no_terminal(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9 \x1b[31m \x07")
+    done = command(*TRAIN, "--run-dir", name, "--quiet")
+    assert done.returncode == 0 and b"summary.json" in done.stdout and not done.stderr
+    (tmp_path / name / "sweep").mkdir()
+    shutil.copy(tmp_path / name / "summary.json", tmp_path / name / "sweep" / f"{name}.json")
+    (tmp_path / name / "sweep" / f"damaged{name}.json").write_text("{")
+    done = command("report", name, "--out", f"{name}.html")
+    assert done.returncode == 0 and b"1 records" in done.stdout
+    assert b"cannot be read as a record" in done.stderr and done.stderr.count(b"\n") == 1
+    assert not {b"\x1b", b"\x07"} & {done.stderr[i : i + 1] for i in range(len(done.stderr))}
+    done = command("resume", f"{name}/nothing")
+    assert done.returncode == 2 and b"\\x1b[31m" in done.stderr and b"\x1b" not in done.stderr
 
 
 def test_a_demo_deletes_nothing_but_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch._subclasses import FakeTensorMode
 
 from pathsgd import _native
 from pathsgd._native import ADAM, Layout, Needs, Operands, Update, UpdateRule, abi
+from pathsgd._native.fallback.follow_directions import Directions, Map
 from support import device
 
 RULE = UpdateRule(ADAM, betas=(0.9, 0.99), eps=1e-8)
@@ -40,6 +42,16 @@ def cross_entropy(rows: Tensor, weight: Tensor, bias: Tensor) -> Any:
 
 def plain_sums(w_in: Tensor, w_rec: Tensor, b_in: Tensor, b_rec: Tensor, w_out: Tensor, b_out: Tensor) -> Any:
     return _native.plain_sums(w_in, None, w_rec, [b_in, b_rec], w_out, b_out, 5, True, 0.7, torch.float32)
+
+
+def follow_directions(weight: Tensor, scale: Tensor, rays: Tensor) -> Any:
+    age, mean = torch.zeros(2), torch.zeros(2)
+    directions = Directions(rays, age, mean, scale * 0, 2)
+    return _native.follow_directions(Map(weight, scale), directions), directions.rays
+
+
+def correct_direction(weight: Tensor, scale: Tensor, ray: Tensor, start: Tensor) -> Any:
+    return _native.correct_direction(Map(weight, scale), ray, start, torch.tensor(2.0), 1.5), weight
 
 
 @torch.no_grad()
@@ -76,6 +88,8 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], list[Callable[[], Tensor]]]] = {
         lambda k, r, c: _native.inverse_root(k, r, c, 2.0, torch.float32),
         [rand(3, 4), rand(3, dtype=double), rand(4, dtype=double)],
     ),
+    "follow_directions": (follow_directions, [rand(4, 4), rand(4), rand(2, 4)]),
+    "correct_direction": (correct_direction, [rand(4, 4), rand(4), rand(4), rand(4)]),
     "update": (update, [rand(3, 4)] * 5),
 }
 
@@ -90,6 +104,14 @@ FOREIGN: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 ARGUMENTS = [(name, i) for name, (_, makers) in OPERATIONS.items() for i in range(len(makers))]
+
+
+def test_no_operation_is_forgotten() -> None:
+    folder = Path(_native.__file__).parent
+    names = {path.stem for path in (folder / "operations").glob("[a-z]*.py")}
+    assert names == set(OPERATIONS)
+    assert names == {path.stem for path in (folder / "fallback").glob("[a-z]*.py")}
+    assert names == {path.stem for path in (folder / "src").glob("*.cpp")} - {"kernel", "threads"}
 
 
 @pytest.fixture

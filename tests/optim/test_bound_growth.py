@@ -192,6 +192,14 @@ def test_a_resumed_run_continues_bit_for_bit(refresh_every):
     assert all(torch.equal(a, b) for a, b in zip(optimizer.growth_rates.values(), resumed.growth_rates.values()))
 
 
+def test_a_large_matrix_is_looked_at_now_and_then():
+    torch.manual_seed(0)
+    model, x = nn.RNN(2, 900, nonlinearity="relu"), torch.rand(3, 1, 2)
+    rates = [bound_growth_(model, x)["weight_hh_l0"] for _ in range(6)]
+    assert rates[0] is rates[1] and rates[2] is rates[3] and rates[4] is rates[5]
+    assert rates[1] is not rates[2] is not rates[4]
+
+
 def test_what_calls_keep_may_lie_in_the_optimisers_state():
     straight, first, x = growing(), growing(), inputs()
     optimizer = torch.optim.Adam(straight.parameters(), 1e-2)

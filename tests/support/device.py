@@ -37,6 +37,8 @@ DEVICE = torch.device("privateuseone:0")  # its name is NAME as soon as the devi
 _COPIES = {"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize"}
 # An index may come from the CPU, and is then copied to the device first.
 _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
+# Lengths lie on the CPU, also for sequences that lie elsewhere.
+_WITH_LENGTHS = {"_pack_padded_sequence", "_pad_packed_sequence", "_pack_padded_sequence_backward"}
 # Nothing is computed: memory is allocated, or the result is another view although the schema does not say so.
 _FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "lift_fresh", "lift"}
 # The host must know a value before it can go on, and the schema cannot tell.
@@ -147,17 +149,17 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name = func._schema.name.split("::")[-1]
     tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
     _check_devices(func, name, tensors)
-    asked = kwargs.get("device")
-    to_host = asked is not None and torch.device(asked).type == "cpu"
-    _count(func, name, args, kwargs, tensors, to_host)
+    asked = None if kwargs.get("device") is None else torch.device(kwargs["device"])
+    leaves = asked is not None and asked.type != DEVICE.type
+    _count(func, name, args, kwargs, tensors, to_host=asked is not None and asked.type == "cpu")
     inner_args, inner_kwargs = tree_map_only(DeviceTensor, lambda t: t._data, (args, kwargs))
     if asked is not None:
-        inner_kwargs["device"] = torch.device("cpu")
+        inner_kwargs["device"] = asked if leaves else torch.device("cpu")
     inner_kwargs.pop("pin_memory", None)
     shapes = [(t, t._data.shape, t._data.stride()) for t in tensors if isinstance(t, DeviceTensor)]
     result = func(*inner_args, **inner_kwargs)
     _check_metadata(func, name, shapes)
-    if to_host:
+    if leaves:
         return result
     if name == "copy_" and not isinstance(args[0], DeviceTensor):
         return args[0]
@@ -167,7 +169,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 def _check_devices(func: Any, name: str, tensors: list[Tensor]) -> None:
     here = [t for t in tensors if not isinstance(t, DeviceTensor)]
-    if not here or name in _COPIES:
+    if not here or name in _COPIES or name in _WITH_LENGTHS:
         return
     if torch.Tag.pointwise in func.tags or name.startswith("_foreach"):
         here = [t for t in here if t.dim() > 0]

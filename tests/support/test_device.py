@@ -185,6 +185,12 @@ def test_a_moved_model_keeps_its_parameters_and_ties():
     assert len(list(model.parameters())) == 1
 
 
+def test_a_tensor_without_data_leaves_the_device():
+    with counting() as counts:
+        assert elsewhere(2, 3).to("meta").is_meta
+    assert counts.syncs == 1  # that of `elsewhere`, which copied it there
+
+
 def test_copies_and_files():
     model = nn.Linear(2, 2).to(DEVICE)
     model(torch.ones(1, 2, device=DEVICE)).sum().backward()

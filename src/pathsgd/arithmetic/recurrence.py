@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from pathsgd.arithmetic.perron import log_growth
-from pathsgd.arithmetic.scaled import Scaled
+from pathsgd.arithmetic.scaled import Scaled, no_scale, postpone
 
 # Mantissas between these bounds multiply with one another and with weights inside float64's range.
 _SMALL, _LARGE = 1e-140, 1e140
@@ -31,25 +31,29 @@ _SMALL, _LARGE = 1e-140, 1e140
 
 @dataclass(frozen=True)
 class States:
-    """All states of one pass: mantissas (T, B, H), their log-scales s_t (T,), ratios r_t (T,), m_0 (B, H)."""
+    """All states of one pass: mantissas (T, B, H), their log-scales s_t (T,), ratios r_t (T,), m_0 (B, H).
+
+    Where nothing was scaled, because looking was postponed, the log-scale is one 0 for all, and there are no ratios.
+    """
 
     mantissa: Tensor
     log_scale: Tensor
-    ratios: Tensor
+    ratios: Tensor | None
     start: Tensor
 
     def as_scaled(self) -> Scaled:
-        return Scaled(self.mantissa, self.log_scale[:, None, None])
+        scale = self.log_scale
+        return Scaled(self.mantissa, scale if scale.dim() == 0 else scale[:, None, None])
 
 
 class _LinearRecurrence(torch.autograd.Function):
-    """m_t = r_t A m_{t-1} + u_t from m_0, forward and adjoint each as one sweep over time."""
+    """m_t = r_t A m_{t-1} + u_t from m_0, forward and adjoint each as one sweep over time; ratios None: all are 1."""
 
     @staticmethod
-    def forward(ctx: Any, A: Tensor, u: Tensor, start: Tensor, ratios: Tensor) -> Tensor:
+    def forward(ctx: Any, A: Tensor, u: Tensor, start: Tensor, ratios: Tensor | None) -> Tensor:
         m = torch.empty_like(u)
         previous, At = start, A.t()
-        for u_t, m_t, r_t in zip(u.unbind(0), m.unbind(0), ratios.tolist()):
+        for u_t, m_t, r_t in zip(u.unbind(0), m.unbind(0), [1.0] * len(u) if ratios is None else ratios.cpu().tolist()):
             previous = torch.addmm(u_t, previous, At, alpha=r_t, out=m_t)
         ctx.save_for_backward(A, m, start, ratios)
         return m
@@ -58,15 +62,20 @@ class _LinearRecurrence(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         A, m, start, ratios = ctx.saved_tensors
         delta = adjoint_states(A, grads[0], ratios)
-        before = torch.cat([start[None], m[:-1]]) * ratios[:, None, None]
-        return torch.einsum("tbj,tbk->jk", delta, before), delta, ratios[0] * delta[0] @ A, None
+        before = torch.cat([start[None], m[:-1]])
+        into_start = delta[0] @ A
+        if ratios is not None:
+            before, into_start = before * ratios[:, None, None], ratios[0] * into_start
+        return torch.einsum("tbj,tbk->jk", delta, before), delta, into_start, None
 
 
-def adjoint_states(A: Tensor, external: Tensor, ratios: Tensor) -> Tensor:
+def adjoint_states(A: Tensor, external: Tensor, ratios: Tensor | None) -> Tensor:
     """delta_t = r_{t+1} A^T delta_{t+1} + external_t, (T, B, H): the same recurrence backwards in time."""
     zero = torch.zeros_like(external[0])
-    backwards = torch.cat([ratios.new_zeros(1), ratios[1:].flip(0)])
+    backwards = None if ratios is None else torch.cat([ratios.new_zeros(1), ratios[1:].flip(0)])
     delta = _LinearRecurrence.apply(A.t(), external.flip(0).contiguous(), zero, backwards).flip(0)
+    if ratios is None:
+        return delta
     return delta if bool(delta.detach().isfinite().all()) else _bounded_adjoint(A, external, ratios)
 
 
@@ -83,10 +92,10 @@ def _bounded_adjoint(A: Tensor, external: Tensor, ratios: Tensor) -> Tensor:
     return delta
 
 
-def _unrolled(A: Tensor, u: Tensor, start: Tensor, ratios: Tensor) -> Tensor:
+def _unrolled(A: Tensor, u: Tensor, start: Tensor, ratios: Tensor | None) -> Tensor:
     """The same recurrence from ordinary operations, which torch can differentiate in batches of directions."""
     states, previous = [], start
-    for u_t, r_t in zip(u.unbind(0), ratios.tolist()):
+    for u_t, r_t in zip(u.unbind(0), [1.0] * len(u) if ratios is None else ratios.cpu().tolist()):
         previous = r_t * previous @ A.t() + u_t
         states.append(previous)
     return torch.stack(states)
@@ -94,14 +103,24 @@ def _unrolled(A: Tensor, u: Tensor, start: Tensor, ratios: Tensor) -> Tensor:
 
 def states(A: Scaled, u: Scaled, h0: Scaled | None, *, unroll: bool = False) -> States:
     """All states h_1..h_T of the recurrence. A: (H, H), u: (T, B, H), h0: (B, H) or None for zero."""
+    if postpone():
+        return _unscaled(A, u, h0, unroll)
     u = u.merged((1, 2))
-    u_scale = u.log_scale.reshape(-1).expand(u.shape[0])
+    u_scale = u.log_scale.to(u.mantissa.device).reshape(-1).expand(u.shape[0])
     start = Scaled(torch.zeros_like(u.mantissa[0]), u_scale[0] * 0) if h0 is None else h0.with_one_scale()
     scales = _straight_scales(A, u, u_scale, start)
     result = _states(A, u, u_scale, start, scales, unroll)
     if not _in_range(result.mantissa.detach()):
         result = _states(A, u, u_scale, start, _measured_scales(A, u, u_scale, start), unroll)
     return result
+
+
+def _unscaled(A: Scaled, u: Scaled, h0: Scaled | None, unroll: bool) -> States:
+    """The sweep as it is, for whoever looks afterwards whether that was possible."""
+    m_0 = torch.zeros_like(u.mantissa[0]) if h0 is None else h0.mantissa
+    m = (_unrolled if unroll else _LinearRecurrence.apply)(A.mantissa, u.mantissa, m_0, None)
+    postpone(m.detach().amax())
+    return States(m, no_scale(), None, m_0.detach())
 
 
 def _states(A: Scaled, u: Scaled, u_scale: Tensor, start: Scaled, scales: Tensor, unroll: bool) -> States:
@@ -145,7 +164,7 @@ def _measured_scales(A: Scaled, u: Scaled, u_scale: Tensor, start: Scaled) -> Te
     if not bool(m.any()):
         s = float(u_scale[0])
     scales = [s]
-    for u_t, log_u in zip(u.mantissa.detach().unbind(0), u_scale.tolist()):
+    for u_t, log_u in zip(u.mantissa.detach().unbind(0), u_scale.cpu().tolist()):
         top = max(log_u, s + a)
         m = m @ A_m * math.exp(s + a - top) + u_t * math.exp(log_u - top)
         largest = float(m.max())

@@ -8,12 +8,18 @@ dm/dq, and kappa = dm/dq * exp(s), kappa / gamma^2 = dm/dq / m, whatever s is.
 Shapes: `log_scale` is 0-d (one scale for the whole tensor) or has as many dimensions as the mantissa, each of size
 1 or of the mantissa's size. The second form is what a recurrence over thousands of steps needs: early and late
 steps differ by more than float64's range and both matter.
+
+Devices. A scale of the whole tensor is a number of the host (a 0-d tensor on the CPU), wherever the mantissa is. To
+look at a mantissa means to wait for its device, so a pass over a network may postpone that (`postponed`): it takes
+every mantissa to be in range, and whoever ordered it asks about all of them at once (`are_in_range`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +29,44 @@ from torch import Tensor
 _SMALL, _LARGE = 1e-100, 1e100
 # Scales closer than this (in nats) are merged into one: e^100 costs no mantissa its precision.
 _MERGE = 100.0
+
+_unseen: ContextVar[list[Tensor] | None] = ContextVar("unseen", default=None)
+
+
+@contextmanager
+def postponed() -> Iterator[list[Tensor]]:
+    """Inside, no mantissa is looked at; the list gets the largest entry of each, as a tensor."""
+    largest: list[Tensor] = []
+    token = _unseen.set(largest)
+    try:
+        yield largest
+    finally:
+        _unseen.reset(token)
+
+
+def postpone(*largest: Tensor) -> bool:
+    """Whether looking is postponed; these are then among the numbers to look at later."""
+    unseen = _unseen.get()
+    if unseen is None:
+        return False
+    unseen.extend(largest)
+    return True
+
+
+def are_in_range(largest: Sequence[float]) -> bool:
+    """Whether all these mantissas would have been left alone: what was computed with them is right."""
+    return all(top == 0 or _SMALL < top < _LARGE for top in largest)
+
+
+def read(numbers: Sequence[Tensor], also: Sequence[Tensor] = ()) -> list[float]:
+    """The values of 0-d tensors of one device, `also` of other dtypes, for one wait."""
+    parts = [torch.stack([*group]).double() for group in (numbers, also) if group]
+    return torch.cat(parts).cpu().tolist() if parts else []
+
+
+def no_scale() -> Tensor:
+    """The log-scale of a mantissa that is the value itself."""
+    return torch.zeros((), dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -41,7 +85,7 @@ class Scaled:
         return self.log_scale.dim() == 0
 
     def elementwise_scale(self) -> Tensor:
-        return self.log_scale.expand(self.shape)
+        return self.log_scale.to(self.mantissa.device).expand(self.shape)
 
     def times(self, factor: float | Tensor) -> Scaled:
         """Multiply by a nonnegative constant, broadcastable to the mantissa."""
@@ -51,7 +95,10 @@ class Scaled:
         """The same value, mantissas brought back near one when they leave the comfortable range."""
         if self.mantissa.numel() == 0:
             return self
-        top = float(self.mantissa.detach().amax())
+        largest = self.mantissa.detach().amax()
+        if postpone(largest):
+            return self
+        top = float(largest)
         if top == 0 or _SMALL < top < _LARGE:
             return self
         return Scaled(self.mantissa / top, self.log_scale + math.log(top))
@@ -74,7 +121,7 @@ class Scaled:
         if self.uniform:
             return self
         if self.mantissa.numel() == 0:
-            return Scaled(self.mantissa, self.mantissa.new_zeros(()))
+            return Scaled(self.mantissa, no_scale())
         one = self.merged(range(self.mantissa.dim()))
         return Scaled(one.mantissa, one.log_scale.reshape(()))
 
@@ -90,10 +137,13 @@ class Scaled:
 def power_of(values: Tensor, order: float) -> Scaled:
     """|values|^order in float64; very large or small values go through the scale instead of overflowing."""
     magnitude = values.to(torch.float64).abs()
-    top = float(magnitude.detach().amax()) if magnitude.numel() else 0.0
+    result = Scaled(magnitude.square() if order == 2 else magnitude.pow(order), no_scale())
+    if not magnitude.numel() or postpone(result.mantissa.detach().amax()):
+        return result
+    top = float(magnitude.detach().amax())
     if top == 0 or _SMALL ** (1 / order) < top < _LARGE ** (1 / order):
-        return Scaled(magnitude.square() if order == 2 else magnitude.pow(order), magnitude.new_zeros(()))
-    return Scaled((magnitude / top).pow(order), magnitude.new_tensor(order * math.log(top)))
+        return result
+    return Scaled((magnitude / top).pow(order), no_scale() + order * math.log(top))
 
 
 def to_float(mantissa: Tensor, log_scale: Tensor, order: float = 1.0) -> Tensor:

@@ -72,7 +72,7 @@ def exact_sum(A: Tensor, before: Tensor, delta: Tensor, ratios: Tensor | None = 
     delta = torch.where(reached, delta, 0.0)
     At = torch.where(reached & reached[:, None], A, 0.0).t().contiguous()
     total, X, steps = torch.zeros_like(A), torch.zeros_like(A), before.shape[0]
-    r = [1.0] * (steps + 1) if ratios is None else [*ratios.tolist(), 0.0]
+    r = [1.0] * (steps + 1) if ratios is None else [*ratios.cpu().tolist(), 0.0]
     for s in range(steps - 2, -1, -1):
         X = X @ At
         if ratios is not None:

@@ -13,7 +13,7 @@ there. `quantities.kappa.Kappa` is the general route and this one's oracle.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +39,8 @@ class PlainKappa:
     divisor: float
     next_root: float
     """The growth of the states from the last step but one to the last: the root to start from next time."""
+    also: Sequence[float] = ()
+    """Other numbers that were read from the device with these."""
 
 
 # Rounding errors add up from step to step; measured, float32 keeps to 1e-5 of each entry for this many.

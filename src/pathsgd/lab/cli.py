@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import logging
 import os
 import sys
@@ -63,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if words[0] not in COMMANDS:
         return complain(f"unknown command {words[0]!r}; choose one of {', '.join(COMMANDS)}")
-    logging.basicConfig(level=logging.WARNING, format="pathsgd: %(levelname)s: %(message)s")
+    logging.basicConfig(level=logging.WARNING, handlers=[_handler()])
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be any bytes
     return run(COMMANDS[words[0]], words[1:])
 
 
@@ -98,8 +101,25 @@ def _leave_quietly() -> int:
 
 def complain(message: str) -> int:
     """One line, and the exit code of a mistake."""
-    print(f"pathsgd: error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"pathsgd: error: {one_line(message)}", file=sys.stderr)
     return 2
+
+
+def one_line(message: str) -> str:
+    """A message in one line, with nothing in it that a terminal would obey."""
+    line = " ".join(message.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return one_line(super().format(record))
+
+
+def _handler() -> logging.Handler:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("pathsgd: %(levelname)s: %(message)s"))
+    return handler
 
 
 if __name__ == "__main__":

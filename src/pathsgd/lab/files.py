@@ -47,8 +47,8 @@ def write_file(path: Path, content: bytes, *, durable: bool = True) -> None:
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:
-    """``write_file`` in UTF-8."""
-    write_file(path, text.encode(), durable=durable)
+    """``write_file`` in UTF-8; what it lacks (names of files may be any bytes) is written as \\udcff."""
+    write_file(path, text.encode(errors="backslashreplace"), durable=durable)
 
 
 def append_text(path: Path, text: str) -> None:
@@ -71,6 +71,10 @@ def flush(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        # Some network file systems cannot flush a folder; they keep its names in their own way.
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):
+            raise
     finally:
         os.close(handle)
 

@@ -42,10 +42,19 @@ def resized(whitenings: Mapping[str, Tensor], log_sizes: Mapping[str, float]) ->
     """1/sqrt(K_abs) from 1/sqrt(K): the parameters in `log_sizes` get that mean logarithm, the others stay."""
     result = dict(whitenings)
     for name, size in log_sizes.items():
+        if not whitenings[name].is_cpu:
+            result[name] = whitenings[name] * _factor(whitenings[name], size)
+            continue
         mean = mean_log(whitenings[name])
         if math.isfinite(mean):
             result[name] = whitenings[name] * math.exp(size - mean)
     return result
+
+
+def _factor(whitening: Tensor, size: float) -> Tensor:
+    """The same factor as a tensor on the device: nobody waits for it."""
+    mean = whitening.detach().double().log().mean()
+    return torch.where(mean.isfinite(), (size - mean).exp(), 1.0)
 
 
 def log_sizes(

@@ -6,6 +6,7 @@ evaluation per measurement.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from pathsgd.arithmetic.scaled import are_in_range, postponed, read
 from pathsgd.closed_form import kappa as closed_form
+from pathsgd.closed_form import on_device
 from pathsgd.closed_form.match import PlainNet, match
 from pathsgd.passes.nodes import NodeSpaces, spaces_of
 from pathsgd.passes.recurrences import Recurrence, recurrences
@@ -50,6 +53,8 @@ class Measure:
     """Parameters that some rescaling changes, where they are known already."""
     next_root: float | None = None
     """Where to start the next measurement of a plain recurrent net; it changes the last bits of the result."""
+    also: Sequence[float] = ()
+    """The values of other numbers on the device, which were read together with the measurement's own."""
 
     def is_free(self, name: str) -> bool:
         """Whether some rescaling changes this parameter."""
@@ -62,9 +67,17 @@ class Measure:
 
 
 def measure(
-    recording: Recording, parameters: Mapping[str, Tensor], spaces: NodeSpaces, terms: Terms = "first"
+    recording: Recording,
+    parameters: Mapping[str, Tensor],
+    spaces: NodeSpaces,
+    terms: Terms = "first",
+    also: Sequence[Tensor] = (),
 ) -> Measure:
     """The general route: one evaluation of the squared network and its backward pass."""
+    if terms == "first" and _device(parameters).type != "cpu":
+        quickly = _measure_at_once(recording, parameters, spaces, also)
+        if quickly is not None:
+            return quickly
     measured = Kappa(recording, parameters)
     total = measured.total
     empty = bool(total.mantissa == 0)
@@ -76,7 +89,31 @@ def measure(
         second = {n: _relative(k, divisor, weights[n].log_scale) for n, k in measured.second().items()}
         kappa = {n: first[n] + second[n] for n in first}
     log_gamma_sq = -torch.inf if empty else float(total.mantissa.detach().log() + total.log_scale)
-    return Measure(kappa, first, log_gamma_sq, spaces)
+    return Measure(kappa, first, log_gamma_sq, spaces, also=read([], also))
+
+
+def _measure_at_once(
+    recording: Recording, parameters: Mapping[str, Tensor], spaces: NodeSpaces, also: Sequence[Tensor]
+) -> Measure | None:
+    """The same with one wait for the device, at the end; None if some number has left the range meanwhile."""
+    with postponed() as largest:
+        measured = Kappa(recording, parameters)
+        total = measured.total.mantissa.detach()
+    names, values = list(measured.first()), list(measured.first().values())
+    if values:
+        largest.extend(torch._foreach_norm(values, math.inf))
+    numbers = read([total, *largest], also)
+    gamma_sq, tops, others = numbers[0], numbers[1 : 1 + len(largest)], numbers[1 + len(largest) :]
+    if not are_in_range([gamma_sq, *tops]):
+        return None
+    if gamma_sq > 0 and values:
+        values = list(torch._foreach_mul(values, 1 / gamma_sq))
+    kappa = dict(zip(names, values))
+    return Measure(kappa, kappa, math.log(gamma_sq) if gamma_sq > 0 else -math.inf, spaces, also=others)
+
+
+def _device(parameters: Mapping[str, Tensor]) -> torch.device:
+    return next(iter(parameters.values())).device
 
 
 def _relative(kappa: Tensor, divisor: float, log_scale: Tensor) -> Tensor:
@@ -155,6 +192,7 @@ class Geometry:
         exact: bool = True,
         root: float | None = None,
         parameters: Mapping[str, Tensor] | None = None,
+        also: Sequence[Tensor] = (),
     ) -> Measure:
         """The geometry at the current weights.
 
@@ -162,13 +200,17 @@ class Geometry:
         vouched for, to about 1e-5 of each entry (`closed_form.kappa`): enough for a step, and several times faster.
         root: `next_root` of the last measurement, which saves a plain recurrent net a power iteration.
         parameters: the model's, by name, where somebody has looked them up already.
+        also: other numbers on the model's device that shall be read together with the measurement's own.
         """
         known = self.structure(inputs)
         parameters = self.parameters() if parameters is None else parameters
         if known.plain is None:
-            measured = measure(known.recording, parameters, known.spaces, terms)
+            measured = measure(known.recording, parameters, known.spaces, terms, also)
             return replace(measured, repeats=known.repeats, recurrences=known.recurrences, free=known.free)
-        first = closed_form.kappa1(known.plain, parameters, root, exact=exact)
+        if _device(parameters).type == "cpu":
+            first = closed_form.kappa1(known.plain, parameters, root, exact=exact)
+        else:
+            first = on_device.kappa1(known.plain, parameters, root, also)
         kappa = first.kappa1
         if terms == "both":
             second = closed_form.kappa2(known.plain, parameters, first)
@@ -183,6 +225,7 @@ class Geometry:
             known.recurrences,
             known.free,
             first.next_root,
+            first.also,
         )
 
     def __getstate__(self) -> dict[str, Any]:

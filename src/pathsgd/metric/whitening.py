@@ -37,19 +37,20 @@ def path_flow(measured: Measure, parameters: Mapping[str, Tensor]) -> Tensor:
 
     Node 0 stands for inputs and outputs, phi = 1. Returns (free nodes + 1,).
     """
-    phi = torch.zeros(measured.spaces.count + 1, dtype=torch.float64)
+    device = next(iter(parameters.values())).device
+    phi = torch.zeros(measured.spaces.count + 1, dtype=torch.float64, device=device)
     for name, through in measured.flow.items():
-        phi[measured.spaces.edges[name].out.reshape(-1)] = through
+        phi[measured.spaces.edges_on(name, device).out.reshape(-1)] = through.to(device)
     for name, kappa1 in measured.kappa1.items() if not measured.flow else ():
-        edges = measured.spaces.edges[name]
-        if not edges.free:
+        edges = measured.spaces.edges_on(name, device)
+        if not measured.is_free(name):
             continue
-        mass = parameters[name].detach().to(torch.float64).square() * kappa1
+        mass = parameters[name].detach().to(device, torch.float64).square() * kappa1
         # Sum over the dimensions in which the target does not change before scattering: one row per unit.
         dims = [d for d in range(mass.dim()) if edges.out.shape[d] == 1 and mass.shape[d] > 1]
         mass = mass.sum(dims, keepdim=True) if dims else mass
         phi.scatter_add_(0, edges.out.expand(mass.shape).reshape(-1), mass.reshape(-1))
-    phi[0] = 1.0
+    phi[:1].fill_(1.0)
     return phi
 
 
@@ -90,7 +91,7 @@ def whitenings(
             continue
         sides = None
         if weight is not None:
-            edges = measured.spaces.edges[name]
+            edges = measured.spaces.edges_on(name, weight.device)
             sides = weight[edges.out], weight[edges.into]
         key = name if sides else (id(kappa), to_dtype, p.device)
         if key not in made:
@@ -111,7 +112,8 @@ def inverse_metric(
 
 def _constant(value: float, like: Tensor, dtype: torch.dtype, last: Tensor | None) -> Tensor:
     """`value` in a tensor of size 1 that has as many dimensions as `like`; the last one if it is that."""
-    if last is not None and last.numel() == 1 and last.dtype == dtype and float(last) == value:
+    # On another device to look at the last one would mean to wait for it.
+    if last is not None and last.numel() == 1 and last.dtype == dtype and last.is_cpu and float(last) == value:
         return last
     return torch.full([1] * like.dim(), value, dtype=dtype, device=like.device)
 
@@ -143,7 +145,7 @@ def balancing_ratios(
     weight = _flow_power(measured, parameters, (rho - 1) / 4)
     ratios: dict[str, Tensor | None] = {}
     for name in (name for name in measured.kappa if name in names):
-        edges = measured.spaces.edges[name]
+        edges = measured.spaces.edges_on(name, parameters[name].device)
         free = weight is not None and measured.is_free(name)
         ratios[name] = weight[edges.out] * weight[edges.into] if free else None  # type: ignore[index]
     return ratios

@@ -21,6 +21,10 @@ class RNN(torch.nn.RNN):
     `nonlinearity="tanh"`, other devices and types, autocast, torch.func transforms, export, scripting and active
     TorchFunctionModes go through torch.
 
+    One thing is not torch's: inside the fused passes denormal numbers (below 1.2e-38 in float32, 2.2e-308 in float64)
+    count as zero, as they do everywhere after `torch.set_flush_denormal(True)`. They would cost a hundred cycles each,
+    and vanishing states and gradients are full of them.
+
     Two habits are worth having. For a loss on the last step use `h_n`, which has a gradient path of its own:
     `output[-1]` is torch's indexing and builds a (T, B, H) gradient that is zero everywhere else. And do not change
     `output` in place: it is kept for the backward pass, which would raise.

@@ -17,9 +17,11 @@ from pathsgd.metric.bounds import DualNorm, bound_of
 from pathsgd.metric.choice import MetricChoice, PaperMetric, chosen
 from pathsgd.metric.geometry import Measure
 from pathsgd.optim import growth as growth_bound
+from pathsgd.optim import on_device
 from pathsgd.optim.last_inputs import LastInputs
 from pathsgd.optim.loading import refuse_other_model
-from pathsgd.optim.moves import Move, move
+from pathsgd.optim.moves import Move, Unread, move
+from pathsgd.optim.on_device import Skips
 from pathsgd.optim.parts import Part, Parts
 from pathsgd.optim.refresh import Refresh
 from pathsgd.optim.step_bound import StepLimit
@@ -36,7 +38,8 @@ class PathOptimizer(Optimizer):
     """An optimiser that steps in a model's path geometry; subclasses make a step of whitened gradients."""
 
     kept: ClassVar[tuple[str, ...]] = (
-        "clip", "growth", "log_gamma_sq", "dual_norm", "step_growth", "step_limit", "growth_rates", "_refresh", "_last",
+        "clip", "growth", "log_gamma_sq", "_dual_norm", "_step_growth", "step_limit", "growth_rates", "_refresh",
+        "_last",
     )  # fmt: skip
     """What a copy or a pickle keeps beside torch's own."""
     alike: ClassVar[tuple[str, ...]] = ()
@@ -75,11 +78,9 @@ class PathOptimizer(Optimizer):
         self.growth = _checked("growth", growth, None if is_paper else growth_bound.LIMIT)
         self.log_gamma_sq = math.nan
         """log gamma^2 when the metric was last measured."""
-        self.dual_norm = math.nan
-        """Length of the last gradient in the dual metric, before clipping; only computed where clip bounds it."""
-        self.step_growth = math.nan
-        """Growth of the last step before it was bounded, or an upper bound of it where that satisfies the limit; not
-        computed where growth is None."""
+        self._dual_norm: float | Unread = math.nan
+        self._step_growth: float | Unread = math.nan
+        self._skips = Skips()
         self.step_limit: StepLimit = None if self.growth is None or is_paper else "room"
         """Bound on the growth of a step: what the growth rates leave room for, a number for every step, or None."""
         self.growth_rates: dict[str, Tensor] = {}
@@ -98,6 +99,26 @@ class PathOptimizer(Optimizer):
     def model(self) -> nn.Module:
         """The network this optimiser trains."""
         return self._refresh.geometry.model
+
+    @property
+    def dual_norm(self) -> float:
+        """Length of the last gradient in the dual metric, before clipping; not computed where clip is None.
+
+        On a GPU it is read when somebody looks, who then waits for the step.
+        """
+        if isinstance(self._dual_norm, Unread):
+            self._dual_norm = self._dual_norm.read()
+        return self._dual_norm
+
+    @property
+    def step_growth(self) -> float:
+        """Growth of the last step before it was bounded, or an upper bound of it where that satisfies the limit.
+
+        Not computed where growth is None. On a GPU it is read when somebody looks.
+        """
+        if isinstance(self._step_growth, Unread):
+            self._step_growth = self._step_growth.read()
+        return self._step_growth
 
     @property
     def metric(self) -> Any:
@@ -143,11 +164,14 @@ class PathOptimizer(Optimizer):
         super().load_state_dict(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
+        self._skips.settle()
+        _ = self.dual_norm, self.step_growth  # read, so that a copy holds numbers
         return {**super().__getstate__(), **{name: getattr(self, name) for name in self.kept}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Called for copies and unpickled optimisers, and by load_state_dict with a part of the state."""
         super().__setstate__(state)
+        self._skips = Skips()
         self._forget_layout()
         for kept in self.state.values():
             if "whitening" in kept:  # it may still be another optimiser's, which writes over it
@@ -178,16 +202,28 @@ class PathOptimizer(Optimizer):
         parts = self._parts.with_gradients(self.param_groups, self._names, self.state)
         if not parts:
             return loss
-        measured = self._refresh.keep_up(parts, self._last)
+        measured = self._refresh.keep_up(parts, self._last, self._skips.unread)
         if measured is not None:
             self.log_gamma_sq = measured.log_gamma_sq
+            self._skips.settle(measured.also)
         constant = self._constant(parts)
-        lengths = move([self._motion(part, constant) for part in parts], self.clip, self.step_limit, constant)
-        self.dual_norm = self.dual_norm if lengths.dual_norm is None else lengths.dual_norm
-        self.step_growth = self.step_growth if lengths.growth is None else lengths.growth
-        if self.growth is not None and lengths.moved:
+        moves = [self._motion(part, constant) for part in parts]
+        is_elsewhere = not parts[0].params[0].is_cpu and _on_one_device(parts)
+        lengths = (on_device.move if is_elsewhere else move)(moves, self.clip, self.step_limit, constant)
+        if lengths.finite is not None:
+            self._skips.add(lengths.finite, [state for m in moves if m.counts_steps for state in m.part.states])
+        self._dual_norm = self._dual_norm if lengths.dual_norm is None else lengths.dual_norm
+        self._step_growth = self._step_growth if lengths.growth is None else lengths.growth
+        # Elsewhere it takes hundreds of small operations, so the rates are looked at together with the metric.
+        is_due = measured is not None or not is_elsewhere
+        if self.growth is not None and lengths.moved and is_due:
             self.growth_rates = growth_bound.bound_parts_(parts, self._refresh.recurrences(self._last), self.growth)
         return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """As in torch.optim; on a GPU the host waits for the last steps."""
+        self._skips.settle()
+        return super().state_dict()
 
     def _constant(self, parts: Sequence[Part]) -> float:
         """What every direction is multiplied by."""
@@ -196,6 +232,11 @@ class PathOptimizer(Optimizer):
     def _motion(self, part: Part, constant: float) -> Move:
         """How the parameters of a part move, made of their whitened gradients."""
         raise AssertionError("subclasses define the rule")
+
+
+def _on_one_device(parts: Sequence[Part]) -> bool:
+    """Whether a step can run without waiting: nothing has to go from one device to another."""
+    return len({part.params[0].device for part in parts}) == 1
 
 
 def _checked(name: str, value: Bound, default: float | None) -> float | None:

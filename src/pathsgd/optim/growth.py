@@ -29,7 +29,8 @@ from pathsgd.tape import Recording
 
 LIMIT = 5.0
 """Default of uses * log(rate): a signal may grow 150 times between the first use and the last."""
-_SCALE_SERVES = 100  # calls; only which coordinates power iteration works in, so it need not be new
+_SCALE_SERVES = 100  # looks; only which coordinates power iteration works in, so it need not be new
+_UNITS_A_STEP = 400  # a matrix n times as large is looked at every n-th time: its products wait for memory
 
 
 def bound_matrix_(
@@ -39,11 +40,17 @@ def bound_matrix_(
 
     whitening: gives 1/sqrt(K) of the matrix; asked now and then.
     """
-    work = weight.detach() if weight.dtype in (torch.float32, torch.float64) else weight.detach().float()
     calls = state.get("growth_calls", 0)
-    scale = state.get("growth_scale")
-    f = map_of(recurrence, work, whitening() if calls % _SCALE_SERVES == 0 else None, scale)
-    state["growth_calls"], state["growth_scale"] = calls + 1, f.scale
+    if calls % max(1, len(weight) // _UNITS_A_STEP) and "growth_rate" in state:
+        state["growth_calls"] = calls + 1
+        return state["growth_rate"]
+    work = weight.detach() if weight.dtype in (torch.float32, torch.float64) else weight.detach().float()
+    looks = state.get("growth_looks", 0)
+    if looks % _SCALE_SERVES == 0:
+        f = map_of(recurrence, work, whitening())
+    else:
+        f = map_of(recurrence, work, scale=state["growth_scale"])
+    state["growth_calls"], state["growth_looks"], state["growth_scale"] = calls + 1, looks + 1, f.scale
     if "growth_rays" in state:
         directions = growth.Directions(
             state["growth_rays"], state["growth_age"], state["growth_mean"], state["growth_left"],
@@ -56,6 +63,7 @@ def bound_matrix_(
     state.update({f"growth_{key}": value for key, value in vars(directions).items()})
     if work.dtype != weight.dtype:
         weight.detach().copy_(work)
+    state["growth_rate"] = rate
     return rate
 
 

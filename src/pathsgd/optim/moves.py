@@ -44,12 +44,25 @@ class Move:
 
 
 @dataclass(frozen=True)
+class Unread:
+    """The largest of some numbers on a device, each with a factor; to read it is to wait for the device."""
+
+    numbers: list[tuple[Tensor, float]]
+
+    def read(self) -> float:
+        """The number."""
+        return max(float(number) * factor for number, factor in self.numbers)
+
+
+@dataclass(frozen=True)
 class Lengths:
     """What a step measured on its way; None where nobody asked."""
 
-    dual_norm: float | None
-    growth: float | None
+    dual_norm: float | Unread | None
+    growth: float | Unread | None
     moved: bool = True
+    finite: Tensor | None = None
+    """Whether the gradient was finite, where only the device knows."""
 
 
 def move(moves: Sequence[Move], clip: DualNorm | Length | None, limit: StepLimit, constant: float = 1.0) -> Lengths:

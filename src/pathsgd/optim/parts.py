@@ -24,6 +24,8 @@ class Part:
     update: Update | None = None
     """The passes of the last step; they serve again while they work on the same tensors (moves.py)."""
     worked_on: list[Tensor] = field(default_factory=list)
+    flat: Any = None
+    """The same for a step on another device (on_device.py)."""
 
     def gradients(self) -> list[Tensor]:
         """The gradients of all parameters; each of them has one."""

@@ -62,11 +62,18 @@ class Refresh:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_last": {}, "_spaces": None, "_recurrences": None}
 
-    def keep_up(self, parts: Sequence[Part], inputs: LastInputs) -> Measure | None:
-        """Measure again if a metric is too old, or a parameter has none yet; None if all of them serve on."""
+    def is_due(self, parts: Sequence[Part]) -> bool:
+        """Whether a metric is too old, or a parameter has none yet."""
+        return any(state.get("age", self.every) >= self.every for part in parts for state in part.states)
+
+    def keep_up(self, parts: Sequence[Part], inputs: LastInputs, also: Sequence[Tensor] = ()) -> Measure | None:
+        """Measure again if it is time; None if all metrics serve on.
+
+        also: numbers on the device that the host would like to see when it looks at the measurement (Measure.also).
+        """
         measured = None
-        if any(state.get("age", self.every) >= self.every for part in parts for state in part.states):
-            measured = self._renew(parts, inputs.get())
+        if self.is_due(parts):
+            measured = self._renew(parts, inputs.get(), also)
         for part in parts:
             for state in part.states:
                 state["age"] += 1
@@ -79,18 +86,22 @@ class Refresh:
         return self._recurrences
 
     def measure(
-        self, inputs: Sequence[Any], root: float | None = None, parameters: Mapping[str, Tensor] | None = None
+        self,
+        inputs: Sequence[Any],
+        root: float | None = None,
+        parameters: Mapping[str, Tensor] | None = None,
+        also: Sequence[Tensor] = (),
     ) -> Measure:
         """The geometry at the current weights, as exact as a step needs it."""
         with torch.enable_grad():  # kappa is a derivative; steps run without
-            return self.geometry.measure(inputs, self.terms, exact=False, root=root, parameters=parameters)
+            return self.geometry.measure(inputs, self.terms, exact=False, root=root, parameters=parameters, also=also)
 
-    def _renew(self, parts: Sequence[Part], inputs: Sequence[Any]) -> Measure:
+    def _renew(self, parts: Sequence[Part], inputs: Sequence[Any], also: Sequence[Tensor] = ()) -> Measure:
         """Measure, and put the metric into the states of these parts."""
         for part in parts:
             refuse_unfit(part.names, part.params, part.gradients())
         parameters = self.geometry.parameters()
-        measured = self.measure(inputs, parts[0].states[0].get("root"), parameters)
+        measured = self.measure(inputs, parts[0].states[0].get("root"), parameters, also)
         log_unit = parts[0].group.setdefault("log_unit", measured.log_scale) if self.counts_from_start else 0.0
         whitened = whitenings(measured, parameters, self.metric, log_unit=log_unit, last=self._last)
         if isinstance(self.metric, Metric) and self.metric.absolute:
@@ -131,7 +142,7 @@ class Refresh:
             # A part that the last forward pass left out (another head, say) keeps the metric it has.
             if name in measured.kappa or "age" not in state:
                 whitening, known = whitened[name], state.get("whitening")
-                if known is None or known.data_ptr() != whitening.data_ptr():  # else it was written over in place
+                if known is None or not p.is_cpu or known.data_ptr() != whitening.data_ptr():  # else: written over
                     state["whitening"] = whitening.expand(p.shape)
                 if self._spaces is not measured.spaces and not bool(whitening.any()) and bool(p.grad.any()):  # type: ignore[union-attr]
                     _warn_of_no_path(name)

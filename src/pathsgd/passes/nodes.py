@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,16 @@ class NodeSpaces:
     edges: dict[str, Edges]
     names: list[str]
     """For each free node, where it lives: the parameter whose entries enter it, and the row."""
+    _elsewhere: dict[Any, Edges] = field(default_factory=dict, repr=False)
+
+    def edges_on(self, name: str, device: torch.device) -> Edges:
+        """A parameter's edges on the device of its tensors; copied there once."""
+        edges = self.edges[name]
+        if device.type == "cpu":
+            return edges
+        if (name, device) not in self._elsewhere:
+            self._elsewhere[name, device] = Edges(edges.out.to(device), edges.into.to(device))
+        return self._elsewhere[name, device]
 
 
 def spaces_of(recording: Recording, parameters: Mapping[str, Tensor], *, exact: bool = True) -> NodeSpaces:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pathsgd.arithmetic.recurrence import States
-from pathsgd.arithmetic.scaled import Scaled, power_of
+from pathsgd.arithmetic.scaled import Scaled, no_scale, power_of
 from pathsgd.rules.base import Squared
 from pathsgd.tape import Recording, Value, interpret
 
@@ -58,7 +58,7 @@ class Evaluation:
         net = Squared(order, device, unroll=unroll)
         one = torch.ones((), dtype=torch.float64, device=device)
         known: dict[Value, Scaled] = {v: self.weights[name] for name, v in recording.parameters.items()}
-        known.update({v: Scaled(one.expand(v.shape), one.new_zeros(())) for v in recording.inputs})
+        known.update({v: Scaled(one.expand(v.shape), no_scale()) for v in recording.inputs})
         with torch.set_grad_enabled(derivative is not None):
             interpret(recording, known, lambda step, args, kwargs: step.rule.squared(net, *args, **kwargs))
             assert recording.output is not None

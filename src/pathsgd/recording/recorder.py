@@ -254,7 +254,9 @@ def _shapes(func: Any, rule: Rule, args: Any, kwargs: Any) -> tuple[list[Tensor]
     def empty(a: Any) -> Any:
         if isinstance(a, Value):
             return torch.empty(a.shape, dtype=a.dtype, device="meta")
-        return a.to("meta") if isinstance(a, Tensor) and a.is_floating_point() else a
+        if not isinstance(a, Tensor):
+            return a
+        return a.to("meta") if a.is_floating_point() else a.cpu()  # what integers hold may decide the shape
 
     with torch._C.DisableTorchFunction():
         result = rule.shape(func, *map_leaves(empty, (args, kwargs)))

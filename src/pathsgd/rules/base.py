@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from pathsgd.arithmetic.recurrence import States
-from pathsgd.arithmetic.scaled import Scaled, power_of
+from pathsgd.arithmetic.scaled import Scaled, postpone, power_of
 from pathsgd.tape import Kind, Product, Value, values_in
 
 
@@ -44,7 +44,7 @@ class Squared:
     def constant(self, value: Any) -> Scaled:
         """|value|^order of a number or tensor that carries no paths."""
         values = torch.as_tensor(value, dtype=torch.float64, device=self.device)
-        if not bool(values.isfinite().all()):
+        if not postpone() and not bool(values.isfinite().all()):
             raise ValueError(
                 f"a constant of shape {tuple(values.shape)} in the forward pass has NaN or infinite entries; "
                 "its paths have no finite weight"

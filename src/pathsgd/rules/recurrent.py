@@ -80,7 +80,8 @@ def _preactivation(net: Squared, x: Any, w_ih: Any, biases: list[Any]) -> Scaled
 def _initial(net: Squared, hx: Any, index: int) -> Scaled | None:
     if isinstance(hx, Scaled):
         return scaled.move(lambda m: m[index], hx)
-    return net.constant(hx[index]) if hx is not None and bool(hx[index].any()) else None
+    is_zero = hx is None or not (scaled.postpone() or bool(hx[index].any()))
+    return None if is_zero else net.constant(hx[index])
 
 
 def _layer(net: Squared, x: Scaled, cell: list[Any], h0: Scaled | None, backward: bool) -> Scaled:
@@ -230,7 +231,7 @@ class RecurrentCell(_Recurrent):
         self, net: Squared, x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
     ) -> Scaled:
         u = _preactivation(net, x, w_ih, [b for b in (b_ih, b_hh) if b is not None])
-        if not isinstance(hx, Scaled) and (hx is None or not bool(hx.any())):
+        if not isinstance(hx, Scaled) and (hx is None or not (scaled.postpone() or bool(hx.any()))):
             return u
         return scaled.add(u, contraction(net, F.linear, hx, w_hh, last=True))
 

@@ -8,7 +8,7 @@ import pytest
 
 from pathsgd.lab.errors import LabError
 from support.crash import FAULTS, SCENARIOS, Fault, Uninterrupted, failed, left_alone, row, stopped
-from support.disk import STOPS, Stop
+from support.disk import STOPS, Stop, after
 
 PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"
 
@@ -37,6 +37,18 @@ def test_a_stop_at_any_moment_costs_nothing(name: str, stop: Stop, tmp_path: Pat
 def test_a_call_that_fails_costs_nothing_and_leaves_nothing(name: str, fault: Fault, tmp_path: Path) -> None:
     start, calm = calm_run(name, tmp_path)
     assert list(failed(SCENARIOS[name], calm, start, tmp_path, fault)) == []
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_no_change_to_the_disk_escapes_the_harness(name: str, tmp_path: Path) -> None:
+    """What the recorded changes make of the start is what the run left, byte for byte."""
+    start, calm = calm_run(name, tmp_path)
+    after(start, calm.changes, len(calm.changes), "killed", tmp_path / "made")
+    made, left = (
+        {path.relative_to(place): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        for place in (tmp_path / "made", tmp_path / "calm")
+    )
+    assert made == {path: content for path, content in left.items() if path.name != "lock"}
 
 
 def test_the_harness_notices_a_run_that_does_not_flush(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from pathsgd.lab.errors import RecordError, RunError
+from pathsgd.lab.errors import RecordError, RunError, SpecError
 from pathsgd.lab.run import checkpoint
 from pathsgd.lab.run.clock import Interrupted
 from pathsgd.lab.run.directory import RunDirectory
@@ -77,6 +77,11 @@ RESUMABLE = {
     "PathAdam with a curriculum": tiny(optimiser="path-adam", start_length=4, promote_below=1.0, refresh_every=7),
     "PathAdam, carried state": tiny("ptb_char", "rnn_path", "path-adam"),
     "paper's Path-Adam": tiny("smnist", "rnn_path", "path-adam-paper"),
+    "Adam with bounded growth": tiny("adding", "rnn_path", "adam", growth_limit=0.1, lr=0.03),
+    "PathAdam with bounded growth": tiny("adding", "rnn_path", "path-adam", growth_limit=0.1, step_growth=0.0, lr=0.03),
+    "Path-SGD by the paper's rule with bounded growth": tiny(
+        "adding", "rnn_path", "path-sgd", rho=0.0, clip=0.0, step_growth=0.0, growth_limit=0.1, lr=1e-6
+    ),
 }
 
 
@@ -196,6 +201,21 @@ def test_geometry_is_measured_on_request() -> None:
     record = train(tiny(system="rnn_path", optimiser="adam", geometry=True, steps=25))
     assert record.curve[0].geometry["kappa2_over_kappa1"] > 0
     assert math.isfinite(record.curve[0].geometry["log_gamma_sq"])
+    assert record.curve[0].geometry["growth_rate"] > 0
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "rmsprop", "path-adam"])
+def test_growth_is_bounded_on_request(optimiser: str) -> None:
+    settings = {"step_growth": 0.0} if optimiser == "path-adam" else {}
+    spec = tiny("adding", "rnn_path", optimiser, growth_limit=0.01, lr=0.03, geometry=True, steps=40, **settings)
+    bounded, free = train(spec), train(replace_settings(spec, growth_limit=0.0))
+    assert max(point.geometry["growth_rate"] for point in bounded.curve) < 1.05
+    assert bounded.metrics != free.metrics
+
+
+def test_nets_without_path_rules_have_no_growth_to_bound() -> None:
+    with pytest.raises((SpecError, ValueError), match="growth_limit"):
+        tiny("adding", "lstm", "adam", growth_limit=5.0)
 
 
 def test_record_is_written_and_read_back(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def follow_directions(f: Map, directions: Directions, *, renewing: bool) -> Tens
     directions.rays = torch.where(alive[:, None], rays, f.start(directions.started))[order]
     directions.age, directions.mean = age[order], mean[order]
     directions.started += 1
-    return rates[order[0]]
+    return rates.amax()
 
 
 def _renew(f: Map, directions: Directions) -> None:

@@ -18,6 +18,18 @@ double dot(const F* a, const F* b, int64_t count) {
   return total;
 }
 
+// The same in F, as many numbers at a time as there are lanes.
+template <class F>
+F product(const F* a, const F* b, int64_t count) {
+  Vec<F> sums = zero<F>();
+  int64_t i = 0;
+  for (; i + kLanes<F> <= count; i += kLanes<F>) sums += load(a + i) * load(b + i);
+  F total = 0;
+  for (int lane = 0; lane < kLanes<F>; lane++) total += sums[lane];
+  for (; i < count; i++) total += a[i] * b[i];
+  return total;
+}
+
 // The transposed map without its ReLU, on the units of the ray; of length one.
 template <class F>
 void go_back(const CorrectDirectionCall<F>& call, F* left, F* __restrict sums) {
@@ -41,7 +53,7 @@ void go_back(const CorrectDirectionCall<F>& call, F* left, F* __restrict sums) {
 template <class F>
 F image_of(const CorrectDirectionCall<F>& call, int64_t i, const F* state) {
   const F* row = call.weight + i * call.units;
-  const F through = static_cast<F>(dot(row, state, call.units)) / call.scale[i];
+  const F through = product(row, state, call.units) / call.scale[i];
   if (!call.keep) return (through > 0 ? through : F(0)) * call.scale[i];
   const F kept = call.keep[i] * call.ray[i];
   F image = call.gain[i] * (call.inside || through > 0 ? through : F(0)) + kept;

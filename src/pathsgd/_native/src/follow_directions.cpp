@@ -12,7 +12,19 @@
 namespace pathsgd {
 namespace {
 
-constexpr int kTogether = 6;  // directions for which a row of the matrix is read once
+constexpr int kTogether = 8;  // directions that lie side by side: an entry of the matrix is read once for all of them
+
+template <class F>
+struct SlotsOf {
+  typedef F type __attribute__((vector_size(kTogether * sizeof(F)), aligned(alignof(F)), may_alias));
+};
+template <class F>
+using Slots = typename SlotsOf<F>::type;  // one number of each direction
+
+template <class F>
+PATHSGD_INLINE const Slots<F>& slots(const F* from) {
+  return *reinterpret_cast<const Slots<F>*>(from);
+}
 
 // A direction of about half of the units, others for every number: `Map.start` of the fallback.
 template <class F>
@@ -26,45 +38,69 @@ void start(F* ray, int64_t units, int64_t number) {
   for (int64_t n = 0; n < units; n++) ray[n] = chosen ? ray[n] / F(chosen) : F(1) / F(units);
 }
 
-// images[k] = W rays[k], for kTogether rows of `stride` elements, zero from `units` on.
-template <class F>
-void multiply(const F* weight, int64_t units, int64_t stride, const F* rays, F* images) {
-  const int64_t whole = units / kLanes<F> * kLanes<F>;
-  for (int64_t i = 0; i < units; i++) {
-    const F* row = weight + i * units;
-    Vec<F> sums[kTogether] = {};
-    for (int64_t c = 0; c < whole; c += kLanes<F>) {
-      const Vec<F> w = held<F>(load(row + c));
-      PATHSGD_UNROLL
-      for (int k = 0; k < kTogether; k++) sums[k] += w * load(rays + k * stride + c);
-    }
-    if (whole < units) {
-      const Vec<F> w = load_part(row + whole, units - whole);
-      for (int k = 0; k < kTogether; k++) sums[k] += w * load(rays + k * stride + whole);
-    }
-    for (int k = 0; k < kTogether; k++) {
-      F total = 0;
-      for (int lane = 0; lane < kLanes<F>; lane++) total += sums[k][lane];
-      images[k * stride + i] = total;
-    }
+// images = W states, both (units, kTogether), for kRows rows of W that share what is read of the states.
+constexpr int kRows = 4;
+
+template <int Rows, class F>
+void multiply_rows(const F* weight, int64_t units, const F* states, F* images) {
+  Slots<F> sums[Rows] = {};
+  for (int64_t c = 0; c < units; c++) {
+    const Slots<F>& state = slots(states + c * kTogether);
+    PATHSGD_UNROLL
+    for (int r = 0; r < Rows; r++) sums[r] += weight[r * units + c] * state;
   }
+  for (int r = 0; r < Rows; r++) *reinterpret_cast<Slots<F>*>(images + r * kTogether) = sums[r];
 }
 
-// One iteration of one direction: its image, of sum 1, and the logarithm of its growth.
 template <class F>
-F advance(const FollowDirectionsCall<F>& call, F* ray, const F* image) {
-  F length = 0;
+void multiply(const F* weight, int64_t units, const F* states, F* images) {
+  int64_t i = 0;
+  for (; i + kRows <= units; i += kRows) multiply_rows<kRows>(weight + i * units, units, states, images + i * kTogether);
+  for (; i < units; i++) multiply_rows<1>(weight + i * units, units, states, images + i * kTogether);
+}
+
+// One iteration: the rays' images, each of sum 1, and the logarithms of their growth.
+template <class F>
+void advance(const FollowDirectionsCall<F>& call, F* rays, const F* images, F* logs) {
+  const Slots<F> none = {};
+  Slots<F> length = {};
   for (int64_t i = 0; i < call.units; i++) {
-    F through = image[i] / call.scale[i];
-    if (!call.inside && !(through > 0)) through = 0;
-    if (call.keep) through = call.keep[i] * ray[i] + call.gain[i] * through;
-    ray[i] = through > 0 ? through : F(0);
-    length += ray[i];
+    Slots<F>& ray = *reinterpret_cast<Slots<F>*>(rays + i * kTogether);
+    Slots<F> through = slots(images + i * kTogether) / call.scale[i];
+    if (!call.inside) through = through > none ? through : none;
+    if (call.keep) through = call.keep[i] * ray + call.gain[i] * through;
+    ray = through > none ? through : none;
+    length += ray;
   }
-  length = length > std::numeric_limits<F>::min() ? length : std::numeric_limits<F>::min();
-  const F inverse = 1 / length;
-  for (int64_t i = 0; i < call.units; i++) ray[i] *= inverse;
-  return std::log(length);
+  Slots<F> inverse;
+  for (int k = 0; k < kTogether; k++) {
+    const F positive = length[k] > std::numeric_limits<F>::min() ? length[k] : std::numeric_limits<F>::min();
+    logs[k] = std::log(positive);
+    inverse[k] = 1 / positive;
+  }
+  for (int64_t i = 0; i < call.units; i++) *reinterpret_cast<Slots<F>*>(rays + i * kTogether) *= inverse;
+}
+
+// All iterations of the directions from `first` on: rays are turned to lie side by side, and back.
+template <class F>
+void iterate(FollowDirectionsCall<F>& call, int64_t first, double* all, double* recent) {
+  const int64_t n = call.units, some = std::min<int64_t>(kTogether, call.count - first);
+  std::vector<F> rays(n * kTogether, F(0)), states(n * kTogether), images(n * kTogether);
+  for (int64_t k = 0; k < some; k++)
+    for (int64_t i = 0; i < n; i++) rays[i * kTogether + k] = call.rays[(first + k) * n + i];
+  for (int64_t t = 0; t < call.iterations; t++) {
+    for (int64_t i = 0; i < n; i++)
+      *reinterpret_cast<Slots<F>*>(&states[i * kTogether]) = call.scale[i] * slots(&rays[i * kTogether]);
+    multiply(call.weight, n, states.data(), images.data());
+    F logs[kTogether];
+    advance(call, rays.data(), images.data(), logs);
+    for (int64_t k = 0; k < some; k++) {
+      all[first + k] += logs[k];
+      if (t >= call.iterations / 2) recent[first + k] += logs[k];
+    }
+  }
+  for (int64_t k = 0; k < some; k++)
+    for (int64_t i = 0; i < n; i++) call.rays[(first + k) * n + i] = rays[i * kTogether + k];
 }
 
 template <class F>
@@ -81,23 +117,11 @@ void renew(FollowDirectionsCall<F>& call) {
 template <class F>
 void follow_directions(FollowDirectionsCall<F>& call) {
   const FlushDenormals guard;
-  const int64_t n = call.units, groups = (call.count + kTogether - 1) / kTogether * kTogether;
-  const int64_t stride = (n + kLanes<F> - 1) / kLanes<F> * kLanes<F>;
-  std::vector<F> states(groups * stride, F(0)), images(groups * stride);
+  const int64_t n = call.units;
   std::vector<double> all(call.count, 0.0), recent(call.count, 0.0);
   std::vector<int64_t> order(call.count);
   if (call.renewing) renew(call);
-  for (int64_t t = 0; t < call.iterations; t++) {
-    for (int64_t k = 0; k < call.count; k++)
-      for (int64_t i = 0; i < n; i++) states[k * stride + i] = call.rays[k * n + i] * call.scale[i];
-    for (int64_t k = 0; k < groups; k += kTogether)
-      multiply(call.weight, n, stride, states.data() + k * stride, images.data() + k * stride);
-    for (int64_t k = 0; k < call.count; k++) {
-      const double grown = advance(call, call.rays + k * n, images.data() + k * stride);
-      all[k] += grown;
-      if (t >= call.iterations / 2) recent[k] += grown;
-    }
-  }
+  for (int64_t first = 0; first < call.count; first += kTogether) iterate(call, first, all.data(), recent.data());
   const int64_t recently = call.iterations - call.iterations / 2;
   std::vector<double> rates(call.count), keys(call.count);
   std::vector<F> age(call.count), mean(call.count);

@@ -43,7 +43,8 @@ details { margin: .2rem 0; } summary { cursor: pointer; } :target { background: 
 
 SCRIPT = """
 for (const { id, data, layout } of JSON.parse(document.getElementById("drawings").textContent)) {
-  Plotly.newPlot(id, data, layout, { responsive: true, displaylogo: false });
+  try { Plotly.newPlot(id, data, layout, { responsive: true, displaylogo: false }); }
+  catch (error) { console.error(id, error); }  // the other drawings go on
 }
 addEventListener("hashchange", open_target); addEventListener("load", open_target);
 function open_target() {

@@ -13,7 +13,14 @@ project = "pathsgd"
 author = "the pathsgd maintainers"
 version = release = pathsgd.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "plain_docstrings", "public_names"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
+    "outside_links",
+    "plain_docstrings",
+    "public_names",
+]
 exclude_patterns = ["_ext"]
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]

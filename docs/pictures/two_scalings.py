@@ -3,8 +3,8 @@
 python docs/pictures/two_scalings.py --train    # writes results/two-scalings.json, then draws
 python docs/pictures/two_scalings.py            # draws docs/pictures/two-scalings.svg from that record
 
-The adding problem with 10 steps, a ReLU RNN of 32 units, float64: rounding differs between the two scalings, and training
-multiplies the difference from step to step, so that in float32 the curves part after some 100 steps.
+The adding problem with short sequences and a small ReLU RNN, in float64: the two scalings are rounded differently, and
+training multiplies the difference from step to step, in float32 until it can be seen.
 """
 
 from __future__ import annotations
@@ -78,7 +78,15 @@ def train() -> None:
         one, two = copy.deepcopy(model), copy.deepcopy(model)
         curves["Adam"][scaling] = losses(one, torch.optim.Adam(one.parameters(), lr=RATE))
         curves["PathAdam"][scaling] = losses(two, pathsgd.PathAdam(two, lr=RATE))
-    settings = {"length": LENGTH, "units": UNITS, "batch": BATCH, "steps": STEPS, "lr": RATE, "factor": FACTOR, "seed": 0}
+    settings = {
+        "length": LENGTH,
+        "units": UNITS,
+        "batch": BATCH,
+        "steps": STEPS,
+        "lr": RATE,
+        "factor": FACTOR,
+        "seed": 0,
+    }
     versions = {"pathsgd": pathsgd.__version__, "torch": torch.__version__}
     RECORD.write_text(json.dumps({"settings": settings, "versions": versions, "losses": curves}) + "\n")
 
@@ -90,7 +98,9 @@ def draw(path: Path) -> None:
     figure, panels = plt.subplots(1, 2, figsize=(7.6, 3.0), sharey=True, layout="constrained")
     # Blue and vermilion are told apart by everyone; dashed on solid shows in grey as well.
     for panel, colour, (optimiser, scalings) in zip(panels, ("#D55E00", "#0072B2"), curves.items()):
-        for (scaling, values), style in zip(scalings.items(), ({"color": colour, "lw": 3.5}, {"color": "k", "ls": "--"})):
+        for (scaling, values), style in zip(
+            scalings.items(), ({"color": colour, "lw": 3.5}, {"color": "k", "ls": "--"})
+        ):
             means = torch.tensor(values).reshape(-1, 10).mean(1)
             panel.semilogy(range(10, len(values) + 1, 10), means, label=scaling, **style)
         panel.set(title=optimiser, xlabel="step")

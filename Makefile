@@ -16,7 +16,7 @@ setup: $(READY)
 
 $(READY): pyproject.toml setup.py requirements.lock $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint requirements.lock --editable '.[lab,dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint requirements.lock --editable '.[lab,docs,dev]'
 	$(BIN)/python -c 'import pathsgd.lab.run.train, pathsgd.lab.report.page, torch._dynamo'
 	touch $@
 
@@ -42,6 +42,11 @@ unit: setup
 # The same tests with 10,000 cases in all; `make test` tries a few hundred.
 fuzz: setup
 	PATHSGD_FUZZ=10000 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --timeout=3600 tests/fuzz
+
+# The documentation in build/docs: notebooks are run, warnings (a link that leads nowhere, a public name without an
+# entry) are errors.
+docs: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
 
 # Lightning, Accelerate and transformers, in an environment of their own: they import torchvision where they find it,
 # and the one that the locked environment holds (another package asks for it) does not fit torch's CPU build.

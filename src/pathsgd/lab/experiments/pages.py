@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from pathsgd.lab.experiments import EXPERIMENTS
+from pathsgd.lab.experiments import EXPERIMENTS, adding
 from pathsgd.lab.experiments.every_cell import every_cell
 from pathsgd.lab.experiments.paper_rule import constants_table, end_table, is_map, map_tables
 from pathsgd.lab.report.markdown import markdown
@@ -32,6 +32,7 @@ def page_tables(results: Path) -> dict[str, Callable[[], str]]:
         "paper-rule-to-the-end": lambda: markdown(end_table(_filed(results, "paper-rule"))),
         "paper-rule-map": lambda: _map(_filed(results, "paper-rule")),
         "paper-rule-constants": lambda: markdown(constants_table()),
+        "runs-adding-table": lambda: _timed(_filed(results, "adding")),
     }
     found |= {name: partial(_experiment, results, name) for name in EXPERIMENTS}
     folders = [path.name for path in results.glob("*/") if path.name not in ("kappa-ratios", "cost")]
@@ -49,6 +50,12 @@ def _filed(results: Path, name: str) -> list[Filed]:
 
 def _map(filed: Sequence[Filed]) -> str:
     return titled(map_tables([f.record for f in filed if is_map(f.record.spec)]))
+
+
+def _timed(filed: Sequence[Filed]) -> str:
+    chosen = [f for f in filed if adding.part(f.record.spec) == "table"]
+    lengths = sorted({f.record.spec.task.length for f in chosen})
+    return titled([adding.paper_table(length, chosen) for length in lengths])
 
 
 def _experiment(results: Path, name: str) -> str:

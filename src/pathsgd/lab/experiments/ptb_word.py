@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pathsgd.lab.experiments.base import LITERAL, Experiment, Scale, at_best_rate, cells, over, run, uses
+from pathsgd.lab.experiments.base import LITERAL, Experiment, Scale, at_best_rate, cells, over, run, seed_by_seed, uses
 from pathsgd.lab.experiments.characters import TEXT_GROWTH
 from pathsgd.lab.report.model import Entry, FigureData, Section, TableData
 from pathsgd.lab.report.select import best_group
@@ -40,17 +40,24 @@ RATES: dict[str, tuple[float, ...]] = {
     "path-adam": (3e-4, 1e-4, 3e-5),
     "path-adam-absolute": (1e-2, 3e-3, 1e-3, 3e-4),
 }
+EQUAL: dict[str, dict[str, Any]] = {
+    "sgd": {},
+    "path-sgd": {**LITERAL, "scale": "sgd", "clip": 1.0},
+    "path-sgd-both": {**LITERAL, "scale": "sgd", "clip": 1.0},
+}
+"""The paper's three curves on a par: one unit, one bound on the length of the direction, one grid of rates."""
+EQUAL_RATES = (3.0, 1.0, 0.3, 0.1)
 SIZES: dict[Scale, dict[str, Any]] = {
-    "paper": {"grid": {"epochs": 2.0}, "final": {"epochs": 40.0}, "eval_every": 1452},
-    "laptop": {"grid": {"epochs": 0.25}, "final": {"epochs": 1.0}, "eval_every": 363},
-    "smoke": {"grid": {"steps": 4}, "final": {"steps": 8}, "eval_every": 4, "hidden": 6, "limit": 400, "window": 5,
+    "paper": {"grid": {"epochs": 2.0}, "final": {"epochs": 40.0}, "equal": {"epochs": 40.0}, "eval_every": 1452},
+    "laptop": {"grid": {"epochs": 0.25}, "final": {"epochs": 1.0}, "equal": {"epochs": 10.0}, "eval_every": 363},
+    "smoke": {"grid": {"steps": 4}, "final": {"steps": 8}, "equal": {"steps": 12}, "eval_every": 4, "hidden": 6, "limit": 400, "window": 5,
               "batch_size": 4},
 }  # fmt: skip
 
 
 def grid(scale: Scale) -> list[RunSpec]:
     """Every method at every rate, for a short while."""
-    size = {k: v for k, v in SIZES[scale].items() if k not in ("grid", "final")}
+    size = {k: v for k, v in SIZES[scale].items() if k not in ("grid", "final", "equal")}
     common = {**size, **SIZES[scale]["grid"], "eval_splits": ("valid", "test"), "geometry": True}
     specs = []
     for optimiser, settings in METHODS.items():
@@ -66,6 +73,18 @@ def first_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
 def second_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
     """Each method at its best rate and the next lower one, for longer."""
     return cells(at_best_rate(grid(scale), records, next_lower=True, **SIZES[scale]["final"]), PAPER_REF)
+
+
+def equal_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
+    """SGD and Path-SGD with one and two terms in the same unit, with the same bound and rates, on three seeds."""
+    size = {k: v for k, v in SIZES[scale].items() if k not in ("grid", "final", "equal")}
+    common = {**size, **SIZES[scale]["equal"], "eval_splits": ("valid", "test"), "geometry": True}
+    specs = [
+        spec
+        for optimiser, settings in EQUAL.items()
+        for spec in over(run("ptb_word", "rnn_path", optimiser, **common, **settings), lr=EQUAL_RATES)
+    ]
+    return cells(seed_by_seed(specs, range(3 if scale != "smoke" else 1)), PAPER_REF)
 
 
 def longest(filed: Sequence[Filed]) -> list[Filed]:
@@ -168,7 +187,7 @@ PTB_WORD = Experiment(
     title="Word-level language model, SGD and Path-SGD with one and two terms",
     paper_ref=PAPER_REF,
     duration={"paper": "a day on two cores", "laptop": "half an hour on two cores", "smoke": "seconds"},
-    stages=(first_stage, second_stage),
+    stages=(first_stage, second_stage, equal_stage),
     section=section,
     data_set="ptb",
 )

@@ -42,16 +42,16 @@ RATES: dict[str, tuple[float, ...]] = {
 }
 EQUAL: dict[str, dict[str, Any]] = {
     "sgd": {},
-    "path-sgd": {**LITERAL, "scale": "sgd", "clip": 1.0},
-    "path-sgd-both": {**LITERAL, "scale": "sgd", "clip": 1.0},
+    "path-sgd": {**LITERAL, "unit": "sgd", "clip": 1.0},
+    "path-sgd-both": {**LITERAL, "unit": "sgd", "clip": 1.0},
 }
 """The paper's three curves on a par: one unit, one bound on the length of the direction, one grid of rates."""
 EQUAL_RATES = (3.0, 1.0, 0.3, 0.1)
 SIZES: dict[Scale, dict[str, Any]] = {
     "paper": {"grid": {"epochs": 2.0}, "final": {"epochs": 40.0}, "equal": {"epochs": 40.0}, "eval_every": 1452},
     "laptop": {"grid": {"epochs": 0.25}, "final": {"epochs": 1.0}, "equal": {"epochs": 10.0}, "eval_every": 363},
-    "smoke": {"grid": {"steps": 4}, "final": {"steps": 8}, "equal": {"steps": 12}, "eval_every": 4, "hidden": 6, "limit": 400, "window": 5,
-              "batch_size": 4},
+    "smoke": {"grid": {"steps": 4}, "final": {"steps": 8}, "equal": {"steps": 12}, "eval_every": 4, "hidden": 6,
+              "limit": 400, "window": 5, "batch_size": 4},
 }  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from pathsgd.lab.systems import SYSTEMS, System
 from pathsgd.lab.tasks import TASKS, Split, Task
 
 DEFAULT_STEPS = 2500
-ADDED_LATER = (("growth_limit", 0.0), ("scale", "kappa"))
+ADDED_LATER = (("growth_limit", 0.0), ("unit", "kappa"))
 """Settings of optimisers that older records do not have, at the values that make the run theirs: not in the hash."""
 SEEDS = 2**63
 """Seeds are what torch's generators take."""

@@ -63,7 +63,7 @@ class PathOptimiser(GradientOptimiser):
 class PathSgdOptimiser(PathOptimiser):
     """Path-SGD with the first term of kappa.
 
-    rho, clip and step_growth 0 make the paper's p <- p - lr grad / kappa1; with scale sgd clip bounds its length.
+    rho, clip and step_growth 0 make the paper's p <- p - lr grad / kappa1; with unit sgd clip bounds its length.
     """
 
     name: ClassVar[str] = "path-sgd"
@@ -78,13 +78,13 @@ class PathSgdOptimiser(PathOptimiser):
     """Nesterov's momentum."""
     rho: float = 1.0
     """Balance of the metric: 0 is the paper's, 1 is Euclidean in balanced coordinates."""
-    scale: Scale = "kappa"
+    unit: Scale = "kappa"
     """sgd: the paper's rule times one constant that makes its first step as long as SGD's."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.scale == "sgd" and (self.rho or self.step_growth):
-            raise ValueError("scale sgd belongs to the paper's rule: set rho and step_growth to 0")
+        if self.unit == "sgd" and (self.rho or self.step_growth):
+            raise ValueError("unit sgd belongs to the paper's rule: set rho and step_growth to 0")
         if self.rho == 0.0 and self.clip == 0.0 and self.step_growth != 0.0:
             raise ValueError(
                 "rho 0 with clip 0 is the paper's rule, which has no bound on growth: set step_growth to 0"
@@ -92,9 +92,9 @@ class PathSgdOptimiser(PathOptimiser):
 
     def make(self, model: SequenceNet, task: Task) -> PathOptimizer:
         """PathSGD on the model."""
-        is_paper = self.rho == 0.0 and (self.clip == 0.0 or self.scale == "sgd")
+        is_paper = self.rho == 0.0 and (self.clip == 0.0 or self.unit == "sgd")
         arguments = self.shared(task, "paper" if is_paper else pathsgd.Metric(self.rho))
-        if self.scale == "sgd":
+        if self.unit == "sgd":
             arguments |= {"scale": "sgd", "clip": self.clip or None}
         return pathsgd.PathSGD(model, momentum=self.momentum, nesterov=self.nesterov, terms=self.terms, **arguments)
 

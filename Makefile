@@ -10,7 +10,7 @@ NATIVE := $(wildcard src/pathsgd/_native/src/*.cpp src/pathsgd/_native/src/*.h s
 # of everything that is installed takes five times as long.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint types unit fuzz harness nightly test-arm wheel test-wheel test-oldest test-newest setup lock clean
+.PHONY: demo test lint types unit fuzz reliability harness nightly test-arm wheel test-wheel test-oldest test-newest setup lock clean
 
 setup: $(READY)
 

@@ -48,6 +48,10 @@ fuzz: setup
 docs: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
 
+# The table of docs/reliability.md: runs stopped at every change they make to the disk.
+reliability: setup
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m support.crash
+
 # Lightning, Accelerate and transformers, in an environment of their own: they import torchvision where they find it,
 # and the one that the locked environment holds (another package asks for it) does not fit torch's CPU build.
 harness: $(HARNESS)/.ready

@@ -10,7 +10,7 @@ NATIVE := $(wildcard src/pathsgd/_native/src/*.cpp src/pathsgd/_native/src/*.h s
 # of everything that is installed takes five times as long.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint types unit fuzz harness nightly test-arm wheel test-wheel test-oldest test-newest setup lock clean
+.PHONY: demo test lint types unit fuzz reliability harness nightly test-arm wheel test-wheel test-oldest test-newest setup lock clean
 
 setup: $(READY)
 
@@ -47,6 +47,10 @@ fuzz: setup
 # entry) are errors.
 docs: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
+
+# The table of docs/reliability.md: runs stopped at every change they make to the disk.
+reliability: setup
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m support.crash
 
 # Lightning, Accelerate and transformers, in an environment of their own: they import torchvision where they find it,
 # and the one that the locked environment holds (another package asks for it) does not fit torch's CPU build.

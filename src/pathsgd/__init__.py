@@ -13,6 +13,7 @@ from pathsgd.quantities.gamma import gamma_sq, log_gamma_sq, path_norm
 from pathsgd.quantities.growth import growth_rate
 from pathsgd.quantities.kappa import kappa
 from pathsgd.quantities.rescaling import balance, node_spaces, random_rescaling, rescale_nodes
+from pathsgd.quantities.share import path_share
 
 __version__ = version("pathsgd")
 
@@ -33,6 +34,7 @@ __all__ = [
     "optim",
     "path_norm",
     "path_normalize_grad_",
+    "path_share",
     "random_rescaling",
     "rescale_nodes",
 ]

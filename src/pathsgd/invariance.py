@@ -103,7 +103,7 @@ def check_invariance(
     twin = copy.deepcopy(model)
     random_rescaling(twin, *data, low=low, high=high, generator=generator, output=output)
     reference = _run(model, data, output)
-    targets = torch.randn(reference.shape, generator=generator, dtype=torch.float64)
+    targets = torch.randn(reference.shape, generator=generator, dtype=torch.float64).to(reference.device)
     drift = {}
     if optimizer is not None:
         lr = float(_make(optimizer, copy.deepcopy(model)).param_groups[0]["lr"])
@@ -130,7 +130,7 @@ def check_invariance(
 def _random_like(a: Any, generator: torch.Generator) -> Any:
     if not isinstance(a, Tensor) or not a.is_floating_point():
         return a
-    return torch.randn(a.shape, generator=generator, dtype=torch.float64)
+    return torch.randn(a.shape, generator=generator, dtype=torch.float64).to(a.device)
 
 
 def _run(model: nn.Module, data: tuple[Any, ...], output: Output) -> Tensor:

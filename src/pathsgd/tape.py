@@ -63,15 +63,6 @@ class Step:
         """The values among the arguments."""
         return values_in((self.args, self.kwargs))
 
-    @cached_property
-    def repeats(self) -> int:
-        """How often this one call applies its weights: the steps of a recurrent layer."""
-        return self.rule.repeats(*self.args, **self.kwargs)
-
-    def products(self) -> list[Product]:
-        """Which operands are multiplied with which."""
-        return self.rule.products(*self.args, **self.kwargs)
-
 
 @dataclass
 class Recording:
@@ -81,11 +72,6 @@ class Recording:
     parameters: dict[str, Value] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     output: Value | None = None
-
-    @cached_property
-    def examples(self) -> int:
-        """How many examples the output sums over: 1, or the rows of a packed batch."""
-        return max((s.rule.packed_rows(*s.args, **s.kwargs) for s in self.steps), default=1)
 
     @cached_property
     def names(self) -> dict[Value, str]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import re
 import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pathsgd.lab import cli
+from support.disk import Recorder
 
 SIZES = {"length": 4, "hidden": 3, "steps": 40, "eval-every": 20, "valid-size": 8, "test-size": 8}
 SMALL = [word for name, value in SIZES.items() for word in (f"--{name}", str(value))]
@@ -99,31 +99,13 @@ def test_a_disk_that_fills_up_leaves_a_run_that_goes_on(largest_file: int, tmp_p
     assert cli.main([*TRAIN, "--run-dir", "r", "--quiet", "--resume"]) == 0
 
 
-@contextlib.contextmanager
-def without_privileges() -> Iterator[None]:
-    """What is read-only is so for everybody but root, who the tests may be."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
-
-
-def test_a_folder_that_is_read_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "shut"
-    folder.mkdir()
-    folder.chmod(0o555)
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        with contextlib.suppress(PermissionError):
-            parent.chmod(0o755)
-    with without_privileges():
-        code = cli.main([*TRAIN, "--run-dir", "shut/run", "--quiet"])
+@pytest.mark.parametrize("error", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_takes_nothing(error: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Recorder(tmp_path, 0, error, lasting=True):
+        assert cli.main([*TRAIN, "--run-dir", "shut/run", "--quiet"]) == 2
     errors = capsys.readouterr().err
-    assert code == 2 and errors.count("\n") == 1 and "Permission denied" in errors and "shut/run" in errors
-    assert below(tmp_path) == {"shut"}
+    assert errors.count("\n") == 1 and os.strerror(error) in errors and "shut" in errors
+    assert below(tmp_path) == set()
 
 
 def test_marks_in_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

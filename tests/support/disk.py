@@ -77,7 +77,7 @@ class Recorder:
         def wrapper(*args: Any, **named: Any) -> Any:
             change = self._change(call, args)
             if change is not None:
-                self._fail(call)
+                self._fail(call, change.paths[-1])
             result = real(*args, **named)
             if call == "open":
                 self._names[result] = self._relative(args[0]) or ""
@@ -101,14 +101,14 @@ class Recorder:
             return Change(call, names, truncates=bool(args[1] & os.O_TRUNC))  # type: ignore[arg-type]
         return Change(call, names)  # type: ignore[arg-type]
 
-    def _fail(self, call: str) -> None:
+    def _fail(self, call: str, path: str) -> None:
         if self.fail_at is None or call not in NEEDS_THE_DISK:
             return
         number = sum(change.call in NEEDS_THE_DISK for change in self.changes)
         if number == self.fail_at or (self.lasting and number > self.fail_at):
             if not self.lasting:
                 self.fail_at = None
-            raise OSError(self.error, os.strerror(self.error))
+            raise OSError(self.error, os.strerror(self.error), path)
 
 
 @dataclass

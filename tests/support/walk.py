@@ -16,12 +16,13 @@ ROOT = Path(pathsgd.__file__).parent
 def entries(call: Callable[[], Any]) -> list[tuple[str | None, str]]:
     """(calling file, called file) for every call from one file of the package into another, in order.
 
-    The calling file is the nearest one of the package on the stack: torch may lie in between.
+    The calling file is the nearest one of the package on the stack: torch may lie in between. A function made inside
+    another one (a lambda, say) is part of the code that made it, wherever it is called.
     """
     made: list[tuple[str | None, str]] = []
 
     def watch(frame: FrameType, event: str, _: Any) -> None:
-        if event != "call" or (called := _file(frame)) is None:
+        if event != "call" or (called := _file(frame)) is None or "<locals>" in frame.f_code.co_qualname:
             return
         caller = frame.f_back
         while caller is not None and _file(caller) is None:
@@ -36,11 +37,6 @@ def entries(call: Callable[[], Any]) -> list[tuple[str | None, str]]:
     finally:
         sys.setprofile(None)
     return made
-
-
-def walk(call: Callable[[], Any]) -> list[str]:
-    """The files in the order of their first visit."""
-    return list(dict.fromkeys(called for _, called in entries(call)))
 
 
 def _file(frame: FrameType) -> str | None:

@@ -95,11 +95,10 @@ def bound_(f: Map, directions: Directions, cap: float) -> Tensor:
     """
     first = rate = follow_directions(f, directions, renewing=True)
     for again in range(ROUNDS):
-        if rate.device.type == "cpu" and not bool(rate > cap):  # elsewhere the question would make the host wait
+        if rate.device.type == "cpu" and not float(rate) > cap:  # elsewhere the question would make the host wait
             break
         directions.left = correct_direction(f, directions.rays[0], directions.left, rate, cap)
-        fall = torch.where(rate > cap, (rate / cap).log(), 0.0)
-        directions.mean = torch.cat([directions.mean[:1] - fall, directions.mean[1:]])
+        directions.mean[0] -= (rate / cap).clamp(min=1).log()
         if again < ROUNDS - 1:
             rate = follow_directions(f, directions)
     return first

@@ -27,6 +27,7 @@ from pathsgd.optim.refresh import Refresh
 from pathsgd.optim.step_bound import StepLimit
 from pathsgd.quantities.kappa import Terms
 from pathsgd.recording.record import Output
+from pathsgd.recording.unwrap import original
 
 Bound = float | Literal["auto"] | None
 """A bound, None for no bound, "auto" for the default of the metric."""
@@ -86,11 +87,11 @@ class PathOptimizer(Optimizer):
         self.growth_rates: dict[str, Tensor] = {}
         """Growth rates of the recurrent matrices after the last step, before they were bounded; 0-d, by name."""
         self._refresh = Refresh(
-            model, output, metric, terms, int(refresh_every),
+            original(model), output, metric, terms, int(refresh_every),
             counts_from_start=self.counts_from_start,
         )  # fmt: skip
         self._parts = Parts(self.alike)
-        super().__init__(list(model.parameters()) if params is None else params, defaults)
+        super().__init__(list(self.model.parameters()) if params is None else params, defaults)
         self._last = LastInputs(example_inputs)
         self._last.belong_to(self)
         self._last.watch(model)

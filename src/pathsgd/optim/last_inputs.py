@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from pathsgd.metric.geometry import shape_key
+from pathsgd.optim import ranks
 from pathsgd.recording.recorder import is_recording
+from pathsgd.recording.unwrap import original, watched
 
 
 class LastInputs:
@@ -27,6 +29,8 @@ class LastInputs:
         self._is_example = example is not None
         self._inputs: tuple[Any, ...] | None = as_inputs(example) if self._is_example else None
         self._problem = "it has seen no forward pass of its model"
+        self._group: Any = None
+        """The processes that share their gradients with this one."""
 
     def belong_to(self, owner: Any) -> None:
         self._owner = weakref.ref(owner)
@@ -38,7 +42,8 @@ class LastInputs:
         """Look at what this model is run on, unless an example says it."""
         if self._is_example:
             return
-        model.register_forward_pre_hook(self, with_kwargs=True)
+        self._group = ranks.group_of(model)
+        watched(model).register_forward_pre_hook(self, with_kwargs=True)
 
     @torch.compiler.disable
     def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -49,8 +54,9 @@ class LastInputs:
             return  # a measurement under way, with stand-ins of its own for the inputs
         if not torch.is_grad_enabled() and self._inputs is not None:
             return  # an evaluation: the gradients of the next step do not come from here
+        self._group = self._group or ranks.active_group()
         if kwargs:
-            bound = inspect.signature(model.forward).bind(*args, **kwargs)
+            bound = inspect.signature(original(model).forward).bind(*args, **kwargs)
             if bound.kwargs:
                 # Told at the next step: the forward pass itself must not fail because somebody watches.
                 self._key = self._inputs = None
@@ -69,8 +75,13 @@ class LastInputs:
             )
         return self._inputs
 
+    def get_agreed(self, device: torch.device) -> tuple[Any, ...]:
+        """The same in every process of a data-parallel model: the inputs of the first."""
+        inputs = self.get()
+        return inputs if self._group is None else ranks.agreed(inputs, self._group, device)
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_owner": None}  # a copy of the owner makes the copy its own
+        return {**vars(self), "_owner": None, "_group": None}  # a copy of the owner makes the copy its own
 
 
 def as_inputs(example: Any) -> tuple[Any, ...]:

@@ -104,7 +104,7 @@ class PathAdam(PathOptimizer):
         beta1, beta2 = group["betas"]
         # m^ / (sqrt(v^) + eps) with both bias corrections moved into the step size and eps: two passes fewer.
         correction = (1 - beta2**step) ** 0.5
-        whitens = not isinstance(self.metric, PaperMetric)  # else grad / kappa, as it is
+        whitens = not isinstance(self._refresh.metric, PaperMetric)  # else grad / kappa, as it is
         rule = UpdateRule(ADAM, betas=(beta1, beta2), eps=group["eps"] * correction, whitens=whitens)
         alpha = -float(group["lr"]) * correction / (1 - beta1**step)
         return Move(part, rule, alpha, ("exp_avg", "exp_avg_sq"), counts_steps=True)

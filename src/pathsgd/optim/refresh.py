@@ -73,7 +73,7 @@ class Refresh:
         """
         measured = None
         if self.is_due(parts):
-            measured = self._renew(parts, inputs.get(), also)
+            measured = self._renew(parts, inputs.get_agreed(parts[0].params[0].device), also)
         for part in parts:
             for state in part.states:
                 state["age"] += 1

@@ -18,6 +18,7 @@ from pathsgd.metric.whitening import inverse_metric
 from pathsgd.optim.last_inputs import LastInputs
 from pathsgd.quantities.kappa import Terms
 from pathsgd.recording.record import Output
+from pathsgd.recording.unwrap import original
 
 CONSTANT = "path_constant"
 """Where the constant of `scale="sgd"` is kept."""
@@ -33,7 +34,7 @@ class Wrapped:
         self.terms, self.metric, self.scale, self.clip = terms, metric, scale, clip
         self.dual_norm = math.nan
         """Length of the last gradient in the dual metric, before clipping."""
-        self._geometry = Geometry(model, output)
+        self._geometry = Geometry(original(model), output)
         self._last = LastInputs(example_inputs)
         self._last.belong_to(self)
         self._last.watch(model)
@@ -63,7 +64,8 @@ class Wrapped:
         if not parameters:
             return
         with torch.enable_grad():  # kappa is a derivative
-            measured = self._geometry.measure(self._last.get(), self.terms)
+            device = next(iter(parameters.values())).device
+            measured = self._geometry.measure(self._last.get_agreed(device), self.terms)
         inverses = inverse_metric(measured, known, self.metric)
         # The constant lies in the optimiser's first group, and so in its state dict.
         group = optimizer.param_groups[0]

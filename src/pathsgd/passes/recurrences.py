@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from pathsgd.passes.sharing import parameters_shared_along_paths
+from pathsgd.rules.base import repeats
 from pathsgd.tape import Recording, Step, Value, leaves
 
 
@@ -57,7 +58,7 @@ def _layer(recording: Recording, name: str) -> Recurrence | None:
     value = recording.parameters[name]
     layers = [s for s in recording.steps if value in s.rule.recurrent(*s.args, **s.kwargs)]
     others = [s for s in recording.steps if value in s.operands and s not in layers]
-    return Recurrence(name, max(s.repeats for s in layers)) if layers and not others else None
+    return Recurrence(name, max(repeats(s) for s in layers)) if layers and not others else None
 
 
 # ---- loops -----------------------------------------------------------------------------------------------------------

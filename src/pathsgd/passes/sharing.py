@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pathsgd.rules.base import products, repeats
 from pathsgd.tape import Kind, Recording, Value
 
 
@@ -27,7 +28,7 @@ def parameters_shared_along_paths(recording: Recording) -> Shared:
     upstream: dict[Value, frozenset[str]] = {value: frozenset([name]) for value, name in names.items()}
     shared = Shared()
     for step in recording.steps:
-        for product in step.products():
+        for product in products(step):
             on_path: set[str] = set()
             for factor in product:
                 names_of_factor = frozenset().union(*(upstream.get(v, frozenset()) for v in factor))
@@ -62,7 +63,7 @@ def uses(recording: Recording) -> dict[str, int]:
         if any(v in viewed for v in step.outputs if v is not None):
             continue
         for name in (name for v in step.operands for name in viewed.get(v, ())):
-            counts[name] += step.repeats
+            counts[name] += repeats(step)
     return counts
 
 
@@ -72,5 +73,5 @@ def repeats_along_paths(recording: Recording) -> dict[str, int]:
     counts: dict[str, int] = {}
     for step in recording.steps:
         for name in {recording.names[v] for v in step.operands if v in recording.names}:
-            counts[name] = counts.get(name, 0) + step.repeats
+            counts[name] = counts.get(name, 0) + repeats(step)
     return {name: counts[name] for name in sorted(shared.recurrent | shared.general) if name in counts}

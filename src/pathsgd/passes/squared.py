@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pathsgd.arithmetic.recurrence import States
 from pathsgd.arithmetic.scaled import Scaled, no_scale, power_of
-from pathsgd.rules.base import Squared
+from pathsgd.rules.base import Squared, examples
 from pathsgd.tape import Recording, Value, interpret
 
 
@@ -62,6 +62,6 @@ class Evaluation:
         with torch.set_grad_enabled(derivative is not None):
             interpret(recording, known, lambda step, args, kwargs: step.rule.squared(net, *args, **kwargs))
             assert recording.output is not None
-            self.total = known[recording.output].sum().times(1 / recording.examples)
+            self.total = known[recording.output].sum().times(1 / examples(recording))
         names = {id(q): name for name, q in self.weights.items()}
         self.recurrences = [Recurrence(names[id(w)], states) for w, states in net.states if id(w) in names]

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from pathsgd.errors import UnsupportedOperation
 from pathsgd.passes.squared import Evaluation
+from pathsgd.rules.base import examples, repeats
 from pathsgd.tape import Recording, Step
 
 FREE_CHOICES = 5
@@ -87,7 +88,7 @@ def _treats_slices_separately(one: Recording, two: Recording) -> bool:
 
 def _signature(step: Step) -> tuple[Any, ...]:
     """What must not change with the batch size; a recurrent layer's number of steps tells time from batch."""
-    return step.operation, step.where, step.repeats
+    return step.operation, step.where, repeats(step)
 
 
 def _path_count(recording: Recording) -> float:
@@ -95,4 +96,4 @@ def _path_count(recording: Recording) -> float:
     one = torch.ones((), dtype=torch.float64)
     ones = {name: one.expand(value.shape) for name, value in recording.parameters.items()}
     total = Evaluation(recording, ones, derivative=None).total
-    return float(total.log()) + math.log(recording.examples)
+    return float(total.log()) + math.log(examples(recording))

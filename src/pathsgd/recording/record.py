@@ -16,6 +16,7 @@ from pathsgd.errors import UnsupportedOperation
 from pathsgd.recording.batch import one_example
 from pathsgd.recording.preserve import left_as_found
 from pathsgd.recording.recorder import Recorder
+from pathsgd.recording.unwrap import eagerly
 from pathsgd.recording.validation import tensors_in, validate
 from pathsgd.tape import Recording, Value
 
@@ -36,7 +37,7 @@ def record(model: nn.Module, inputs: Sequence[Any], output: Output = None) -> Re
 def _record(model: nn.Module, inputs: Sequence[Any], output: Output) -> Recording:
     recorder = Recorder(model)
     stand_ins = tree_map(lambda a: recorder.input(a) if isinstance(a, Tensor) else a, list(inputs))
-    with left_as_found(model), recorder:
+    with eagerly(), left_as_found(model), recorder:
         try:
             result = model(*stand_ins)
         except UnsupportedOperation:

@@ -165,7 +165,7 @@ class Recorder(TorchFunctionMode):
         if rule.moves and any(self._indices.get(id(a), (a, False))[1] for a in operands):
             self._refuse(name, "an integer input chooses entries; look them up with torch.nn.functional.embedding")
         target = self._target(name, args, kwargs) if spelling.changes_its_operand(func, name, args, kwargs) else None
-        values, named = map_leaves(self.value_of, spelling.uniform_arguments(args, kwargs))
+        values, named = map_leaves(lambda a: self.value_of(a), spelling.uniform_arguments(args, kwargs))
         try:
             values = rule.rewrite(*values)
             _check_call(rule, len(values), tuple(named))

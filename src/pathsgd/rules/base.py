@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pathsgd.arithmetic.recurrence import States
 from pathsgd.arithmetic.scaled import Scaled, postpone, power_of
-from pathsgd.tape import Kind, Product, Value, values_in
+from pathsgd.tape import Kind, Product, Recording, Step, Value, values_in
 
 
 class Refusal(Exception):
@@ -160,6 +160,21 @@ class Rule:
 
     def nodes(self, graph: NodeGraph, *args: Any, **kwargs: Any) -> Nodes | tuple[Nodes | None, ...]:
         raise AssertionError(f"rule {self.name} defines no node relation")
+
+
+def products(step: Step) -> list[Product]:
+    """Which operands of a recorded step are multiplied with which."""
+    return step.rule.products(*step.args, **step.kwargs)
+
+
+def repeats(step: Step) -> int:
+    """How often a recorded step applies its weights: the steps of a recurrent layer."""
+    return step.rule.repeats(*step.args, **step.kwargs)
+
+
+def examples(recording: Recording) -> int:
+    """How many examples the output sums over: 1, or the rows of a packed batch."""
+    return max((s.rule.packed_rows(*s.args, **s.kwargs) for s in recording.steps), default=1)
 
 
 RULES: dict[str, Rule] = {}

@@ -61,7 +61,7 @@ def test_the_harness_notices_a_run_that_does_not_flush(tmp_path: Path) -> None:
 def test_the_harness_notices_a_result_that_was_lost(tmp_path: Path) -> None:
     start, calm = calm_run("run", tmp_path)
     other = dataclasses.replace(calm, outcomes=["another result"])
-    assert len(list(stopped(SCENARIOS["run"], other, start, tmp_path, "killed"))) == calm.stops
+    assert len(list(stopped(SCENARIOS["run"], other, start, tmp_path, "killed"))) == len(calm.moments("killed"))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

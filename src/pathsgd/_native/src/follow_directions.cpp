@@ -39,7 +39,7 @@ void start(F* ray, int64_t units, int64_t number) {
 }
 
 // images = W states, both (units, kTogether), for kRows rows of W that share what is read of the states.
-constexpr int kRows = 4;
+constexpr int kRows = 8;
 
 template <int Rows, class F>
 void multiply_rows(const F* weight, int64_t units, const F* states, F* images) {

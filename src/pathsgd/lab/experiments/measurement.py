@@ -92,7 +92,7 @@ class MeasuringCell(ABC):
 
     def run(self, work: Path, result: Path, data_dir: Path | None) -> str:
         """Measure and write."""
-        started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         rows = tuple(self.measure())
         record = Measurement(self.kind, plain(asdict(self)), rows, machine(1), versions(), commit(), started)
         write_text(result, json.dumps({"hash": self.key, **plain(record)}, indent=1) + "\n")

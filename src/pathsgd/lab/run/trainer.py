@@ -64,7 +64,7 @@ class Trainer:
         self.best: dict[str, Any] | None = None
         self.diverged_at: int | None = None
         self.resumed = 0
-        self.started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
     # -- one stretch of steps -----------------------------------------------------------------------------------
 

@@ -204,7 +204,7 @@ class PathOptimizer(Optimizer):
         parts = self._parts.with_gradients(self.param_groups, self._names, self.state)
         if not parts:
             return loss
-        measured = self._refresh.keep_up(parts, self._last, self._skips.unread)
+        measured = self._refresh.keep_up(parts, self._last, self.param_groups[0], self._skips.unread)
         if measured is not None:
             self.log_gamma_sq = measured.log_gamma_sq
             self._skips.settle(measured.also)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ def cases(draw: st.DrawFn) -> str:
     return f"{operation} {draw(st.integers(0, 2**31 - 1))} {steps} {rows} {units} {draw(st.integers(1, 20))}"
 
 
+@pytest.mark.timeout(1800)  # the compiler takes most of it
 def test_the_kernels_under_sanitizers(tmp_path: Path) -> None:
     """Of 16 bytes, as any processor has them: the widths differ in nothing but a number."""
     if COMPILER is None:

@@ -214,3 +214,11 @@ def test_sequences_of_operations(kind: str, net: str, whole: bool, happenings: l
     twins = Twins(kind, net, whole)
     for name, index in [("step", 0), *happenings, ("step", 0)]:
         getattr(twins, name)(index)
+
+
+def test_the_unit_of_kappa_is_the_same_whoever_has_gradients() -> None:
+    """Found by the test above: a step of the second group alone counted kappa in a unit of its own."""
+    twins = Twins("adam", "conv", whole=False)
+    for name, index in [("step", 0)] * 4 + [("join", 0), ("freeze_or_thaw", 5)] + [("step", 0)] * 2:
+        getattr(twins, name)(index)
+    twins.step_without_a_gradient(0)

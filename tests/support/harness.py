@@ -15,7 +15,7 @@ _PROGRAM = Path(__file__).parents[1] / "native" / "harness.cpp"
 
 
 def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=280, **options)  # type: ignore[call-overload]
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=1800, **options)  # type: ignore[call-overload]
 
 
 def build_harness(folder: Path, vector_bytes: int, flags: list[str]) -> Path:

@@ -6,7 +6,7 @@ loader.py finds the kernel, abi.py is the border to it, layout.py says how seque
 
 from pathsgd._native.layout import Layout, walk
 from pathsgd._native.loader import Backend, load
-from pathsgd._native.operands import ADAM, GRADIENT, MOMENTUM, NESTEROV, Operands, UpdateRule
+from pathsgd._native.operands import ADAM, GRADIENT, MOMENTUM, NESTEROV, Operands, UpdateRule, compute_dtype
 from pathsgd._native.operations.correct_direction import correct_direction
 from pathsgd._native.operations.cross_entropy import can_compute_cross_entropy, cross_entropy
 from pathsgd._native.operations.follow_directions import follow_directions
@@ -34,6 +34,7 @@ __all__ = [
     "Update",
     "UpdateRule",
     "can_compute_cross_entropy",
+    "compute_dtype",
     "correct_direction",
     "cross_entropy",
     "follow_directions",

@@ -13,7 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What the step of a parameter is computed in; half precision is rounded once, when the parameter is written."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
 
 GRADIENT, MOMENTUM, NESTEROV, ADAM = range(4)
 """What a step follows; the numbers of `Direction` in update.h."""

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from pathsgd import _native
+from pathsgd._native import compute_dtype
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Measure
 
@@ -75,7 +76,7 @@ def whitenings(
     Zero where no path uses it, and never infinite: inf * 0 would be no step. Kept at size 1 where it is constant.
 
     log_unit: the paper's kappa is counted in exp(log_unit).
-    dtype: of the results; None for each parameter's own.
+    dtype: of the results; None for what each parameter's step is computed in.
     last: an earlier result that nobody needs any more; it is written over where it fits.
     """
     last = last or {}
@@ -85,7 +86,7 @@ def whitenings(
     result: dict[str, Tensor] = {}
     made: dict[Any, Tensor] = {}  # several biases may have one and the same kappa
     for name, p in parameters.items():
-        kappa, to_dtype = measured.kappa.get(name), dtype or p.dtype
+        kappa, to_dtype = measured.kappa.get(name), dtype or compute_dtype(p.dtype)
         if kappa is None or not (is_paper or measured.is_free(name)):
             result[name] = _constant(0.0 if kappa is None else 1.0, p, to_dtype, last.get(name))
             continue

@@ -19,7 +19,7 @@ from pathsgd.metric.geometry import Measure
 from pathsgd.optim import growth as growth_bound
 from pathsgd.optim import on_device
 from pathsgd.optim.last_inputs import LastInputs
-from pathsgd.optim.loading import refuse_other_model
+from pathsgd.optim.loading import keep_precision, refuse_other_model
 from pathsgd.optim.moves import Move, Unread, move
 from pathsgd.optim.on_device import Skips
 from pathsgd.optim.parts import Part, Parts
@@ -163,6 +163,7 @@ class PathOptimizer(Optimizer):
         """As in torch.optim; the state of a model of other shapes is refused before anything changes."""
         refuse_other_model(state_dict, self.param_groups, self._names)
         super().load_state_dict(state_dict)
+        keep_precision(state_dict, self.param_groups, self.state)
 
     def __getstate__(self) -> dict[str, Any]:
         self._skips.settle()
@@ -203,7 +204,7 @@ class PathOptimizer(Optimizer):
         parts = self._parts.with_gradients(self.param_groups, self._names, self.state)
         if not parts:
             return loss
-        measured = self._refresh.keep_up(parts, self._last, self._skips.unread)
+        measured = self._refresh.keep_up(parts, self._last, self.param_groups[0], self._skips.unread)
         if measured is not None:
             self.log_gamma_sq = measured.log_gamma_sq
             self._skips.settle(measured.also)

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from pathsgd._native import compute_dtype
+
 SHAPED = ("whitening", "exp_avg", "exp_avg_sq", "momentum_buffer")
 """States that have the shape of their parameter."""
 
@@ -23,6 +25,20 @@ def refuse_other_model(
         states = [state_dict["state"].get(index, {}) for index in saved["params"]]
         for key in SHAPED:
             refuse_other_shapes(key, [names[id(p)] for p in params], params, states)
+
+
+def keep_precision(
+    state_dict: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], state: Mapping[Tensor, Any]
+) -> None:
+    """Give parameters in half precision the states back that torch has rounded to the parameters' dtype."""
+    for saved, group in zip(state_dict["param_groups"], groups):
+        for index, p in zip(saved["params"], group["params"]):
+            if compute_dtype(p.dtype) == p.dtype:
+                continue
+            for key, value in state_dict["state"].get(index, {}).items():
+                loaded = state[p].get(key)
+                if isinstance(value, Tensor) and isinstance(loaded, Tensor) and value.dtype != loaded.dtype:
+                    state[p][key] = value.to(device=loaded.device, copy=True)
 
 
 def refuse_other_shapes(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from pathsgd._native import GRADIENT, Operands, Update, UpdateRule
+from pathsgd._native import GRADIENT, Operands, Update, UpdateRule, compute_dtype
 from pathsgd.metric.bounds import DualNorm, Length
 from pathsgd.optim import step_bound
 from pathsgd.optim.clip import clip_factor
@@ -137,7 +137,9 @@ def _moments(part: Part, key: str) -> list[Tensor]:
     refuse_other_shapes(key, part.names, part.params, part.states)
     # Copies: a state that was loaded may still be another optimiser's.
     moments = [
-        state[key].clone(memory_format=torch.contiguous_format) if key in state else torch.zeros_like(p)
+        state[key].clone(memory_format=torch.contiguous_format)
+        if key in state
+        else torch.zeros_like(p, dtype=compute_dtype(p.dtype))
         for p, state in zip(part.params, part.states)
     ]
     for state, moment in zip(part.states, moments):

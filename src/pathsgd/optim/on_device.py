@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pathsgd._native import ADAM, GRADIENT, NESTEROV
+from pathsgd._native import ADAM, GRADIENT, NESTEROV, compute_dtype
 from pathsgd.arithmetic.scaled import read
 from pathsgd.metric.bounds import DualNorm, Length
 from pathsgd.optim.moves import Lengths, Move, Unread
@@ -185,11 +185,6 @@ class Skips:
 
 
 # ---- what lies end to end ----------------------------------------------------------------------------------------
-
-
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Steps of parameters in half precision are computed in single precision and rounded once."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 @dataclass

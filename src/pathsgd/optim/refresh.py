@@ -66,14 +66,17 @@ class Refresh:
         """Whether a metric is too old, or a parameter has none yet."""
         return any(state.get("age", self.every) >= self.every for part in parts for state in part.states)
 
-    def keep_up(self, parts: Sequence[Part], inputs: LastInputs, also: Sequence[Tensor] = ()) -> Measure | None:
+    def keep_up(
+        self, parts: Sequence[Part], inputs: LastInputs, first: dict[str, Any], also: Sequence[Tensor] = ()
+    ) -> Measure | None:
         """Measure again if it is time; None if all metrics serve on.
 
+        first: the optimiser's first group, whoever has gradients; it keeps what is the same for all groups.
         also: numbers on the device that the host would like to see when it looks at the measurement (Measure.also).
         """
         measured = None
         if self.is_due(parts):
-            measured = self._renew(parts, inputs.get_agreed(parts[0].params[0].device), also)
+            measured = self._renew(parts, inputs.get_agreed(parts[0].params[0].device), first, also)
         for part in parts:
             for state in part.states:
                 state["age"] += 1
@@ -96,13 +99,15 @@ class Refresh:
         with torch.enable_grad():  # kappa is a derivative; steps run without
             return self.geometry.measure(inputs, self.terms, exact=False, root=root, parameters=parameters, also=also)
 
-    def _renew(self, parts: Sequence[Part], inputs: Sequence[Any], also: Sequence[Tensor] = ()) -> Measure:
+    def _renew(
+        self, parts: Sequence[Part], inputs: Sequence[Any], first: dict[str, Any], also: Sequence[Tensor]
+    ) -> Measure:
         """Measure, and put the metric into the states of these parts."""
         for part in parts:
             refuse_unfit(part.names, part.params, part.gradients())
         parameters = self.geometry.parameters()
         measured = self.measure(inputs, parts[0].states[0].get("root"), parameters, also)
-        log_unit = parts[0].group.setdefault("log_unit", measured.log_scale) if self.counts_from_start else 0.0
+        log_unit = first.setdefault("log_unit", measured.log_scale) if self.counts_from_start else 0.0
         whitened = whitenings(measured, parameters, self.metric, log_unit=log_unit, last=self._last)
         if isinstance(self.metric, Metric) and self.metric.absolute:
             whitened = resized(whitened, self._log_sizes(parts, whitened, measured, parameters))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pathsgd._native.operands import ADAM, GRADIENT, MOMENTUM, Operands, UpdateRule
+from pathsgd._native.operands import ADAM, GRADIENT, MOMENTUM, Operands, UpdateRule, compute_dtype
 
 
 def square_sums(o: Operands) -> list[float]:
@@ -40,6 +40,10 @@ def _direction(o: Operands, rule: UpdateRule, index: int) -> Tensor:
 def apply(o: Operands, rule: UpdateRule, alpha: float, keep: float) -> None:
     for index, p in enumerate(o.parameters):
         d = _direction(o, rule, index)
+        step = d * o.whitenings[index] if rule.whitens else d
+        if compute_dtype(p.dtype) != p.dtype:
+            p.copy_(p.to(step.dtype).mul_(keep).add_(step, alpha=alpha))
+            continue
         if keep != 1:
             p.mul_(keep)
-        p.add_(d * o.whitenings[index] if rule.whitens else d, alpha=alpha)
+        p.add_(step, alpha=alpha)

@@ -154,7 +154,9 @@ def lengths_table(records: Sequence[Record]) -> TableData:
 SHOWN = ("PathAdam, bound on growth rates", "PathAdam, no bound", "Adam, clip 1, bound on growth rates", "Adam, clip 1")
 
 
-def _figure(title: str, y_label: str, records: Sequence[Record], y: Callable[[Point], float | None]) -> FigureData:
+def _figure(
+    title: str, y_label: str, records: Sequence[Record], y: Callable[[Point], float | None], *, log_y: bool
+) -> FigureData:
     series = []
     for label, name, how in RIVALS:
         mine = [r for r in records if r.spec.seed == 0 and _rival(name, how)(r.spec)]
@@ -163,7 +165,11 @@ def _figure(title: str, y_label: str, records: Sequence[Record], y: Callable[[Po
             if points:
                 xs, ys = zip(*points)
                 series.append(Series(label, xs, ys, dashed="bound on" not in label, colour=0 if name == "adam" else 1))
-    return FigureData(title, "steps", y_label, tuple(series), log_y=True)
+    return FigureData(title, "steps", y_label, tuple(series), log_y=log_y)
+
+
+def _growth_rate(point: Point) -> float | None:
+    return point.geometry.get("growth_rate")
 
 
 def section(filed: Sequence[Filed]) -> Section:
@@ -176,8 +182,14 @@ def section(filed: Sequence[Filed]) -> Section:
         "solved. Several figures in a cell are seeds.",
         tables=(rivals_table(records), rates_table(records), lengths_table(records)),
         figures=(
-            _figure("Growth rate of the recurrence", "growth rate", records, lambda p: p.geometry.get("growth_rate")),
-            _figure("Validation error", "mean squared error", records, lambda p: p.metrics["valid"]),
+            _figure(
+                "Growth rate of the recurrence",
+                "growth rate",
+                records,
+                lambda p: p.geometry.get("growth_rate"),
+                log_y=False,
+            ),
+            _figure("Validation error", "mean squared error", records, lambda p: p.metrics["valid"], log_y=True),
         ),
         sources=sources(filed),
     )

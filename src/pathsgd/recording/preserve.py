@@ -77,7 +77,7 @@ def _restore(tensor: Tensor, version: int | None, before: Tensor) -> None:
             tensor.copy_(before)
     elif tensor._version != version:
         tensor.detach().copy_(before)
-        torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+        _set_version(tensor, version)
 
 
 def _put_back(container: Any, content: Any) -> None:
@@ -103,3 +103,11 @@ def _put_back(container: Any, content: Any) -> None:
         else:
             container.clear()
             container.extend(content)
+
+
+def _set_version(tensor: Tensor, version: int) -> None:
+    """Nobody shall see that a tensor was written to and put back; torch 2.6 takes one tensor, later ones several."""
+    try:
+        torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+    except TypeError:
+        torch._C._autograd._unsafe_set_version_counter(tensor, version)  # type: ignore[call-arg, arg-type]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pathsgd.lab import cli
+from pathsgd.lab.report.drawings import drawing
 from pathsgd.lab.report.model import Entry, FigureData, MapData, Section, Series, Source, TableData
 from pathsgd.lab.report.page import page
 from pathsgd.lab.report.robustness import RobustnessMap
@@ -128,3 +129,13 @@ def test_one_bad_record_is_named_and_the_rest_goes_on(
     warnings = [record.getMessage() for record in caplog.records]
     assert len(warnings) == 2 and not any("\n" in warning for warning in warnings)
     assert all(any(victim.name in warning for warning in warnings) for victim in victims)
+
+
+def test_a_spike_does_not_flatten_the_curves_and_the_figure_says_so() -> None:
+    calm = [0.1 + 0.001 * k for k in range(100)]
+    figure = FigureData("loss", "step", "loss", (Series("a", tuple(range(100)), (*calm[:-1], 1e10)),), log_y=True)
+    layout = drawing(figure)["layout"]
+    assert layout["yaxis"]["range"][1] < 2 and "clipped at 2e+01; the largest value is 1e+10" in layout["title"]["text"]
+    without = FigureData("loss", "step", "loss", (Series("a", tuple(range(100)), tuple(calm)),), log_y=True)
+    assert "range" not in drawing(without)["layout"]["yaxis"]
+    assert drawing(without)["layout"]["title"]["text"] == "loss"

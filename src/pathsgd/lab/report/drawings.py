@@ -11,6 +11,9 @@ import plotly.graph_objects as go
 from pathsgd.lab.report.model import PALETTE, UNKNOWN_COLOUR, VERDICT_COLOURS, FigureData, MapData
 from pathsgd.lab.report.robustness import VERDICTS
 
+# An axis ends at this many times the value below which most of the points (this part of them) lie.
+_SPIKE, _USUAL = 100.0, 0.95
+
 
 def drawing(content: FigureData | MapData) -> dict[str, Any]:
     """The JSON that plotly makes a drawing of."""
@@ -33,7 +36,19 @@ def _plain(value: Any) -> Any:
 
 
 def _layout(title: str, **more: Any) -> dict[str, Any]:
-    return {"title": {"text": label(title)}, "template": "plotly_white", "margin": {"t": 60, "r": 20}, **more}
+    """The legend lies below the drawing, where it covers nothing at a phone's width."""
+    legend = {"orientation": "h", "yanchor": "top", "y": -0.2}
+    text = {"text": label(title), "font": {"size": 14}}
+    return {"title": text, "template": "plotly_white", "margin": {"t": 60, "r": 20, "l": 60}, "legend": legend, **more}
+
+
+def clipped(figure: FigureData) -> tuple[float, float, float] | None:
+    """Bounds of a logarithmic y axis and the largest value, where a few spikes would flatten every curve."""
+    values = sorted(v for series in figure.series for v in series.y if math.isfinite(v) and v > 0)
+    if not figure.log_y or not values:
+        return None
+    top = _SPIKE * values[int(_USUAL * (len(values) - 1))]
+    return (values[0], top, values[-1]) if values[-1] > top else None
 
 
 def _lines(figure: FigureData) -> go.Figure:
@@ -46,6 +61,12 @@ def _lines(figure: FigureData) -> go.Figure:
     drawing.update_layout(**_layout(figure.title))
     drawing.update_xaxes(title=label(figure.x_label), type="log" if figure.log_x else "linear")
     drawing.update_yaxes(title=label(figure.y_label), type="log" if figure.log_y else "linear", exponentformat="power")
+    bounds = clipped(figure)
+    if bounds is not None:
+        low, top, largest = bounds
+        drawing.update_yaxes(range=[math.log10(low) - 0.1, math.log10(top)])
+        said = f"axis clipped at {top:.1g}; the largest value is {largest:.1g}"
+        drawing.update_layout(title_text=f"{label(figure.title)}<br><sup>{said}</sup>")
     return drawing
 
 

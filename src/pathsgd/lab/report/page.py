@@ -25,26 +25,53 @@ from pathsgd.lab.report.drawings import drawing
 from pathsgd.lab.report.model import Entry, FigureData, MapData, Section
 
 STYLE = """
-:root { color-scheme: light; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: #1c1c1c; }
-h1, h2, h3 { line-height: 1.2; } h2 { margin-top: 3rem; border-top: 1px solid #ddd; padding-top: 1.5rem; }
+:root { color-scheme: light dark; --ink: #1c1c1c; --paper: #fff; --soft: #f4f4f4; --line: #ddd; --faint: #555;
+  --link: #0057a8; --here: #fff6d6; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e2e2e2; --paper: #16181c; --soft: #25282e; --line: #3c4048;
+  --faint: #a5a8ae; --link: #7db8f0; --here: #4a4220; } }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: var(--ink);
+  background: var(--paper); overflow-wrap: break-word; }
+h1, h2, h3 { line-height: 1.2; }
+h2 { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1.5rem; }
 nav a { margin-right: 1.2em; }
 .table { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: 13.5px; font-variant-numeric: tabular-nums; }
-caption { text-align: left; font-weight: 600; padding: .3rem 0; white-space: nowrap; }
-th, td { text-align: left; padding: .25rem .7rem .25rem 0; border-bottom: 1px solid #e4e4e4; vertical-align: top; }
-th { border-bottom: 2px solid #999; }
-a { color: #0057a8; text-decoration: none; } a:hover { text-decoration: underline; }
-code { font: 12px/1.4 ui-monospace, monospace; background: #f4f4f4; padding: .1em .3em; overflow-wrap: anywhere; }
+caption { text-align: left; font-weight: 600; padding: .3rem 0; }
+th, td { text-align: left; padding: .25rem .7rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+th { border-bottom: 2px solid #999; } thead th { cursor: pointer; }
+th[aria-sort=ascending]::after { content: " ▴"; } th[aria-sort=descending]::after { content: " ▾"; }
+a { color: var(--link); text-decoration: none; } a:hover { text-decoration: underline; }
+code { font: 12px/1.4 ui-monospace, monospace; background: var(--soft); padding: .1em .3em; overflow-wrap: anywhere; }
 td code { display: inline-block; max-width: 22rem; }
-details { margin: .2rem 0; } summary { cursor: pointer; } :target { background: #fff6d6; }
-.figure { height: 420px; } .note { color: #555; }
+details { margin: .2rem 0; } summary { cursor: pointer; } :target { background: var(--here); }
+.figure { height: 460px; } .note { color: var(--faint); font-weight: normal; }
 """
 
 SCRIPT = """
+const dark = matchMedia("(prefers-color-scheme: dark)").matches;
 for (const { id, data, layout } of JSON.parse(document.getElementById("drawings").textContent)) {
+  if (dark) {
+    const ground = "#16181c", lines = { gridcolor: "#3c4048", linecolor: "#3c4048" };
+    layout.plot_bgcolor = layout.plot_bgcolor || ground;
+    Object.assign(layout, { paper_bgcolor: ground, font: { color: "#e2e2e2" } });
+    Object.assign(layout.xaxis, lines); Object.assign(layout.yaxis, lines);
+  }
   try { Plotly.newPlot(id, data, layout, { responsive: true, displaylogo: false }); }
   catch (error) { console.error(id, error); }  // the other drawings go on
+}
+for (const head of document.querySelectorAll("thead th")) { head.addEventListener("click", () => sort_by(head)); }
+function sort_by(head) {  // by number where both cells start with one, by text otherwise; a second click turns it round
+  const body = head.closest("table").tBodies[0], column = head.cellIndex;
+  const down = head.getAttribute("aria-sort") === "ascending";
+  for (const other of head.parentElement.cells) { other.removeAttribute("aria-sort"); }
+  head.setAttribute("aria-sort", down ? "descending" : "ascending");
+  const text = row => row.cells[column].textContent.trim().replace(/,(?=\\d{3})/g, "");
+  const order = (a, b) => {
+    const [x, y] = [parseFloat(a), parseFloat(b)];
+    return Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b) : x - y;
+  };
+  const rows = [...body.rows].sort((a, b) => order(text(a), text(b)));
+  body.append(...(down ? rows.reverse() : rows));
 }
 addEventListener("hashchange", open_target); addEventListener("load", open_target);
 function open_target() {

@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 HARNESS := .venv-harness
+ZOO := .venv-zoo
 NATIVE := $(wildcard src/pathsgd/_native/src/*.cpp src/pathsgd/_native/src/*.h src/pathsgd/_native/src/simd/*.h)
 
 # Bytecode is made of the modules that are imported, when they are, the large ones at the end of the set-up; to make it
 # of everything that is installed takes five times as long.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint types unit fuzz reliability harness nightly test-arm wheel test-wheel test-oldest test-newest setup lock clean
+.PHONY: zoo demo test lint types unit fuzz reliability harness nightly test-arm wheel test-wheel test-oldest test-newest setup lock clean
 
 setup: $(READY)
 
@@ -101,6 +102,16 @@ test-newest:
 	$(PYTHON) -m venv .venv-newest
 	.venv-newest/bin/python -m pip install --quiet --no-compile --upgrade --upgrade-strategy eager --editable '.[dev]'
 	OMP_NUM_THREADS=1 .venv-newest/bin/python -m pytest $(CORE_TESTS)
+
+# Models that other people wrote, in an environment of their own; their records, and docs/models.md made of them.
+zoo: $(ZOO)/.ready
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 nice -n 19 $(ZOO)/bin/python -m zoo --missing
+	$(ZOO)/bin/python -m zoo --page
+
+$(ZOO)/.ready: pyproject.toml setup.py zoo/requirements.txt $(NATIVE)
+	$(PYTHON) -m venv $(ZOO)
+	$(ZOO)/bin/python -m pip install --quiet --no-compile --requirement zoo/requirements.txt --editable .
+	touch $@
 
 # The versions that are tested together, for CPU. Made anew from whatever the environment holds.
 lock: setup

@@ -80,11 +80,11 @@ def test_the_model_is_left_alone(model):
 def test_a_wrong_rule_would_be_noticed(model, monkeypatch):
     """The report measures: a rescaling that changes the function shows in every line."""
 
-    def broken(twin, *inputs, **options):
+    def broken(parameters, spaces, alpha):
         with torch.no_grad():
-            twin.rnn.weight_hh_l0.mul_(1.5)
+            parameters["rnn.weight_hh_l0"].mul_(1.5)
 
-    monkeypatch.setattr(pathsgd.invariance, "random_rescaling", broken)
+    monkeypatch.setattr(pathsgd.invariance, "apply", broken)
     report = check_invariance(model, X, optimizer=PathAdam, steps=2)
     assert min(report.output, report.gamma_sq, report.kappa, *report.drift["PathAdam"]) > 1e-3
     assert not report.invariant()

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from pathsgd.optim.base import PathOptimizer
-from pathsgd.quantities.gamma import log_gamma_sq
-from pathsgd.quantities.kappa import kappa
-from pathsgd.quantities.rescaling import node_spaces, random_rescaling
-from pathsgd.recording.record import Output, choose_output
+from pathsgd.passes.nodes import NodeSpaces, spaces_of
+from pathsgd.passes.squared import Evaluation
+from pathsgd.quantities.kappa import Kappa
+from pathsgd.quantities.rescaling import apply, random_alpha
+from pathsgd.recording.inputs import Call, call_of, map_tensors, numbered_tensors
+from pathsgd.recording.outputs import Output, choose, watched
+from pathsgd.recording.record import record
+from pathsgd.recording.recorder import is_recording
 from pathsgd.recording.validation import check_model
 
 MakeOptimizer = Callable[[nn.Module], Optimizer] | type[Optimizer]
@@ -84,8 +89,10 @@ def check_invariance(
 ) -> InvarianceReport:
     """Compare a model with a randomly rescaled twin, and their training under an optimiser beside SGD and Adam.
 
-    Everything happens on copies in float64 and in evaluation mode (dropout off, batch normalisation fixed); the model
-    itself is left alone. Only the shapes of `inputs` matter: the data, and targets for a squared error, are random.
+    Everything happens on copies in float64, in the mode that the model is in. Whatever dice forward throws fall alike
+    for both, and Gaussian noise is left out: it is not rescaled. The model itself is left alone. Only the shapes of
+    `inputs` matter, and the values of those that are structure: other data, and targets for a squared error, are
+    random.
 
     optimizer: PathSGD, PathAdam, a class of torch.optim, or a function that takes a model and returns an optimiser.
     low, high: bounds of the random factors, one for each free node.
@@ -96,12 +103,23 @@ def check_invariance(
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
+    with torch.random.fork_rng(), _InDouble():
+        return _compared(model, inputs, optimizer, steps, low, high, output, seed)
+
+
+def _compared(
+    model: nn.Module, inputs: tuple[Any, ...], optimizer: MakeOptimizer | None, steps: int, low: float, high: float,
+    output: Output, seed: int,
+) -> InvarianceReport:  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
     check_model(model)
-    model = copy.deepcopy(model).double().eval()
-    data = tree_map(lambda a: _random_like(a, generator), inputs)
+    model = copy.deepcopy(model).double()
+    data = _random_data(model, inputs, output, generator)
     twin = copy.deepcopy(model)
-    random_rescaling(twin, *data, low=low, high=high, generator=generator, output=output)
+    spaces = _spaces(twin, data, output)
+    if not spaces.count:
+        raise ValueError("the model has no free node: every unit is an input, an output or tied to one")
+    apply(dict(twin.named_parameters()), spaces, random_alpha(spaces.count, low, high, generator))
     reference = _run(model, data, output)
     targets = torch.randn(reference.shape, generator=generator, dtype=torch.float64).to(reference.device)
     drift = {}
@@ -117,40 +135,108 @@ def check_invariance(
             for name, make in rows.items()
         }
     return InvarianceReport(
-        free_nodes=node_spaces(model, *data, output=output).count,
+        free_nodes=spaces.count,
         low=low,
         high=high,
         output=_apart(_run(twin, data, output), reference),
-        gamma_sq=(log_gamma_sq(twin, *data, output=output) - log_gamma_sq(model, *data, output=output)).abs().item(),
+        gamma_sq=(_log_gamma_sq(twin, data, output) - _log_gamma_sq(model, data, output)).abs().item(),
         kappa=_kappa_apart(model, twin, data, output),
         drift=drift,
     )
 
 
-def _random_like(a: Any, generator: torch.Generator) -> Any:
-    if not isinstance(a, Tensor) or not a.is_floating_point():
-        return a
-    return torch.randn(a.shape, generator=generator, dtype=torch.float64).to(a.device)
+_GAUSSIAN = frozenset({"randn", "randn_like", "normal", "normal_"})
 
 
-def _run(model: nn.Module, data: tuple[Any, ...], output: Output) -> Tensor:
+class _InDouble(TorchFunctionMode):
+    """float64 wherever forward writes float32, in its own tensors (torch.zeros) and in its casts; no Gaussian noise.
+
+    Noise that is added has a scale of its own, so a rescaled twin feels it differently: both go without.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name == "float" and args:
+            return args[0].double()
+        args, kwargs = tree_map(lambda a: torch.float64 if a is torch.float32 else a, (args, kwargs or {}))
+        result = func(*args, **kwargs)
+        is_noise = name in _GAUSSIAN and kwargs.get("generator") is None  # data and targets have one of their own
+        return result.zero_() if is_noise and not is_recording() else result
+
+    def __enter__(self) -> _InDouble:
+        self._default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        torch.set_default_dtype(self._default)
+        super().__exit__(*exception)
+
+
+def _random_data(model: nn.Module, inputs: tuple[Any, ...], output: Output, generator: torch.Generator) -> Call:
+    """Numbers at random for every input whose values are not structure."""
+    call = map_tensors(lambda a: a.double() if a.is_floating_point() else a, call_of(model, inputs))
+    structural = record(model, call, output).structural
+    numbers = iter(range(len(numbered_tensors(call))))
+
+    def drawn(a: Tensor) -> Tensor:
+        if next(numbers) in structural or not a.is_floating_point():
+            return a
+        return torch.randn(a.shape, generator=generator, dtype=torch.float64).to(a.device)
+
+    return map_tensors(drawn, call)
+
+
+def _spaces(model: nn.Module, data: Call, output: Output) -> NodeSpaces:
+    """What may be rescaled without changing the measured outputs; others may change, they are not compared."""
+    recording = record(model, data, output)
+    return spaces_of(replace(recording, returned=[]), dict(model.named_parameters()))
+
+
+def _log_gamma_sq(model: nn.Module, data: Call, output: Output) -> Tensor:
+    return Evaluation(record(model, data, output), dict(model.named_parameters())).total.log()
+
+
+def _outputs(model: nn.Module, data: Call, output: Output, dice: int = 0) -> Tensor:
+    """The measured outputs, end to end. dice: where random numbers start."""
+    torch.manual_seed(dice)
+    with watched(model, output) as submodules:
+        result = model(*data.args, **data.kwargs)
+    return torch.cat([t.reshape(-1) for t in choose(result, output, submodules)])
+
+
+def _run(model: nn.Module, data: Call, output: Output) -> Tensor:
+    state = {name: b.clone() for name, b in model.named_buffers()}
     with torch.no_grad():
-        return choose_output(model(*data), output)
+        outputs = _outputs(model, data, output)
+        for name, b in model.named_buffers():  # to look is not to train: running statistics stay
+            b.copy_(state[name])
+    return outputs
 
 
 def _apart(a: Tensor, b: Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
-def _kappa_apart(model: nn.Module, twin: nn.Module, data: tuple[Any, ...], output: Output) -> float:
+def _kappa_apart(model: nn.Module, twin: nn.Module, data: Call, output: Output) -> float:
     """kappa * p^2 does not change; entries that no path uses are zero in both."""
     largest = 0.0
-    ours, theirs = (kappa(m, *data, relative=True, terms="both", output=output) for m in (model, twin))
-    for (name, p), q in zip(model.named_parameters(), twin.parameters()):
-        a, b = ours[name] * p.detach() ** 2, theirs[name] * q.detach() ** 2
+    ours, theirs = (_relative_kappa(m, data, output) for m in (model, twin))
+    twins = dict(twin.named_parameters())
+    for name, p in model.named_parameters():
+        if name not in ours:
+            continue
+        a, b = ours[name] * p.detach() ** 2, theirs[name] * twins[name].detach() ** 2
         different = torch.where(a == b, 0.0, (a - b).abs() / torch.maximum(a, b))
         largest = max(largest, float(different.max()))
     return largest
+
+
+def _relative_kappa(model: nn.Module, data: Call, output: Output) -> dict[str, Tensor]:
+    measured = Kappa(record(model, data, output), dict(model.named_parameters()))
+    second, total = measured.second(), measured.total.mantissa.detach()
+    weights = measured.evaluation.weights
+    return {n: (k + second[n]) / total * torch.exp(-weights[n].log_scale) for n, k in measured.first().items()}
 
 
 def _make(optimizer: MakeOptimizer, model: nn.Module) -> Optimizer:
@@ -167,15 +253,15 @@ def _name(optimizer: MakeOptimizer, model: nn.Module) -> str:
 
 
 def _drift(
-    make: MakeOptimizer, model: nn.Module, twin: nn.Module, data: tuple[Any, ...], targets: Tensor, steps: int,
+    make: MakeOptimizer, model: nn.Module, twin: nn.Module, data: Call, targets: Tensor, steps: int,
     output: Output,
 ) -> list[float]:  # fmt: skip
     pair = [(m, _make(make, m)) for m in (model, twin)]
     found = []
-    for _ in range(steps):
+    for step in range(steps):
         for m, optimizer in pair:
             optimizer.zero_grad()
-            (choose_output(m(*data), output) - targets).square().mean().backward()
+            (_outputs(m, data, output, dice=step) - targets).square().mean().backward()
             optimizer.step()
         found.append(_apart(_run(twin, data, output), _run(model, data, output)))
     return found

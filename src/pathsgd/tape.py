@@ -66,12 +66,31 @@ class Step:
 
 @dataclass
 class Recording:
-    """All steps from the inputs to one output, and the parameters they use."""
+    """All steps from the inputs to the outputs, and the parameters they use.
+
+    outputs: the values to measure. returned: all values that the model returns, measured or not.
+    structural: the numbers of the inputs whose values are part of what is recorded (masks, lengths, edges).
+    rows: how many examples it was made with.
+    steered: whether dice steered the forward pass, so that another one may take other ways.
+    """
 
     inputs: list[Value] = field(default_factory=list)
     parameters: dict[str, Value] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
-    output: Value | None = None
+    outputs: list[Value] = field(default_factory=list)
+    returned: list[Value] = field(default_factory=list)
+    structural: frozenset[int] = frozenset()
+    rows: int = 1
+    steered: bool = False
+
+    @cached_property
+    def reached(self) -> frozenset[str]:
+        """Parameters from which steps lead to a measured output."""
+        wanted = set(self.outputs)
+        for step in reversed(self.steps):
+            if any(value in wanted for value in step.outputs if value is not None):
+                wanted.update(step.operands)
+        return frozenset(name for name, value in self.parameters.items() if value in wanted)
 
     @cached_property
     def names(self) -> dict[Value, str]:

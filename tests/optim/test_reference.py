@@ -47,13 +47,18 @@ class Reference:
         return sum(self.network.gradient(p, x, 2 * (self.network.forward(p, x) - y)) for x, y in terms) / len(self.x)
 
     def metric(self, p, rho, kappa):
-        """K = kappa / gamma^2 / (phi_s phi_d)^(rho/2), and 1 for the output bias, which no rescaling changes."""
+        """K = kappa / gamma^2 / (phi_s phi_d)^(rho/2), and 1 for the output bias, which no rescaling changes.
+
+        With rho, flow counts as at least a tenth of the average, 1/2 here; edges that enter such a unit in proportion.
+        """
         flow = np.zeros(2)  # of a unit: the sum over its copies in time
         for name, share in zip(self.network.names, self.network.path_flow(p)):
             copy = re.fullmatch(r"h0\[\d+,(\d+)\]", name)
             if copy:
                 flow[int(copy[1])] += share
-        weight, into, out = flow ** (rho / 2), flow[:, None] ** (rho / 2), flow[None, :] ** (rho / 2)
+        bounded = np.maximum(flow, 0.1 / 2)
+        weight = bounded ** (rho / 2) * (flow / bounded if rho else 1)
+        into, out = weight[:, None], bounded[None, :] ** (rho / 2)
         K = kappa / self.network.gamma_sq_by_paths(p)
         for name, product in [
             ("weight_ih_l0", into), ("weight_hh_l0", into * out), ("bias_ih_l0", weight), ("bias_hh_l0", weight),

@@ -138,8 +138,8 @@ def test_arguments_in_the_wrong_places_are_named(mlp):
 
 
 def test_the_model_is_recorded_once_per_shape(mlp, monkeypatch):
-    made, record = [], pathsgd.metric.geometry.record
-    monkeypatch.setattr(pathsgd.metric.geometry, "record", lambda *a: made.append(None) or record(*a))
+    made, record = [], pathsgd.metric.structures.record
+    monkeypatch.setattr(pathsgd.metric.structures, "record", lambda *a: made.append(None) or record(*a))
     optimizer = torch.optim.SGD(mlp.model.parameters(), 0.01)
     wrap(optimizer, mlp.model)
     mlp.train(optimizer, 4)

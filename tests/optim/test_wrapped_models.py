@@ -110,7 +110,7 @@ def test_parametrised_weights_work_or_are_refused_by_name() -> None:
     assert any(not torch.equal(before[name], value) for name, value in model.state_dict().items())
     model = mlp()
     nn.utils.parametrizations.spectral_norm(model[0])
-    with pytest.raises(pathsgd.UnsupportedOperation, match="normalize"):
+    with pytest.raises(pathsgd.UnsupportedOperation, match="SpectralNorm"):
         train(model, PathAdam(model))
 
 

@@ -35,6 +35,8 @@ class PlainNet:
 
 def match(recording: Recording) -> PlainNet | None:
     """The plain recurrent net a recording describes, or None when it is anything else."""
+    if len(recording.outputs) != 1 or recording.rows != 1:
+        return None
     steps = [s for s in recording.steps if not isinstance(s.rule, (View, Same))]
     names = recording.names
     operations = [s.operation for s in steps]
@@ -104,7 +106,7 @@ def _every_step(recording: Recording, recurrent: Step, linear: Step, total: int)
     """Whether the output layer reads every step once (True), the last one (False), or anything else (None)."""
     call = Call.parse(*recurrent.args)
     states, last = recurrent.outputs
-    assert states is not None and last is not None and linear.outputs[0] is not None and recording.output is not None
+    assert states is not None and last is not None and linear.outputs[0] is not None
     hidden = states.shape[-1]
     time = torch.arange(total).reshape((1, -1, 1) if call.batch_first else (-1, 1, 1))
     units = torch.arange(hidden)
@@ -116,7 +118,7 @@ def _every_step(recording: Recording, recurrent: Step, linear: Step, total: int)
     if read is None or read.shape[-1] != hidden or not bool((read % hidden == units).all()):
         return None
     outputs = torch.arange(linear.outputs[0].shape.numel()).reshape(linear.outputs[0].shape)
-    kept = _follow(recording, {linear.outputs[0]: outputs}).get(recording.output)
+    kept = _follow(recording, {linear.outputs[0]: outputs}).get(recording.outputs[0])
     if kept is None or kept.reshape(-1).sort().values.tolist() != list(range(outputs.numel())):
         return None  # the model returns a part of what the output layer computed
     steps_read = (read[..., 0] // hidden).reshape(-1).sort().values.tolist()

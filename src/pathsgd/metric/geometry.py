@@ -13,21 +13,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from pathsgd.arithmetic.scaled import are_in_range, postponed, read
 from pathsgd.closed_form import kappa as closed_form
 from pathsgd.closed_form import on_device
-from pathsgd.closed_form.match import PlainNet, match
-from pathsgd.passes.nodes import NodeSpaces, spaces_of
-from pathsgd.passes.recurrences import Recurrence, recurrences
-from pathsgd.passes.sharing import repeats_along_paths
+from pathsgd.metric.structures import Structure, Structures
+from pathsgd.passes.nodes import NodeSpaces
+from pathsgd.passes.recurrences import Recurrence
 from pathsgd.quantities.kappa import Kappa, Terms
-from pathsgd.recording.record import Output, record
+from pathsgd.recording.dice import Dice
+from pathsgd.recording.inputs import Call, call_of
+from pathsgd.recording.record import Output
 from pathsgd.tape import Recording
-
-# Recordings are small; this many input shapes (sequence lengths, say) are remembered.
-_REMEMBERED = 64
 
 
 @dataclass(frozen=True)
@@ -82,10 +79,12 @@ def measure(
     total = measured.total
     empty = bool(total.mantissa == 0)
     divisor = 1.0 if empty else float(total.mantissa.detach())
-    first = {n: _relative(k, divisor, measured.evaluation.weights[n].log_scale) for n, k in measured.first().items()}
+    weights = measured.evaluation.weights
+    # What leads to no measured output has no metric here: Euclidean, see whitening.py.
+    reached = {n: k for n, k in measured.first().items() if n in recording.reached}
+    first = {n: _relative(k, divisor, weights[n].log_scale) for n, k in reached.items()}
     kappa = first
     if terms == "both":
-        weights = measured.evaluation.weights
         second = {n: _relative(k, divisor, weights[n].log_scale) for n, k in measured.second().items()}
         kappa = {n: first[n] + second[n] for n in first}
     log_gamma_sq = -torch.inf if empty else float(total.mantissa.detach().log() + total.log_scale)
@@ -99,7 +98,8 @@ def _measure_at_once(
     with postponed() as largest:
         measured = Kappa(recording, parameters)
         total = measured.total.mantissa.detach()
-    names, values = list(measured.first()), list(measured.first().values())
+    reached = {name: k for name, k in measured.first().items() if name in recording.reached}
+    names, values = list(reached), list(reached.values())
     if values:
         largest.extend(torch._foreach_norm(values, math.inf))
     numbers = read([total, *largest], also)
@@ -120,79 +120,32 @@ def _relative(kappa: Tensor, divisor: float, log_scale: Tensor) -> Tensor:
     return kappa / divisor if log_scale == 0 else kappa / divisor * torch.exp(-log_scale)
 
 
-@dataclass(frozen=True)
-class Structure:
-    """What is known of a model at one shape of its inputs, whatever its weights."""
-
-    recording: Recording
-    spaces: NodeSpaces
-    plain: PlainNet | None
-    repeats: dict[str, int]
-    """How often paths may use each parameter that they use more than once."""
-    free: frozenset[str]
-    """Parameters that some rescaling changes."""
-    recurrences: dict[str, Recurrence]
-    """The matrices that the net applies to its own results, by name."""
-
-    def is_of(self, parameters: Mapping[str, Tensor]) -> bool:
-        """Whether these parameters have the shapes that were recorded."""
-        return all(
-            name in parameters and parameters[name].shape == v.shape for name, v in self.recording.parameters.items()
-        )
-
-
 class Geometry:
-    """Measures one model again and again, recording its structure once per shape of its inputs."""
+    """Measures one model again and again, recording its structure where it is a new one."""
 
     def __init__(self, model: nn.Module, output: Output = None) -> None:
         self.model, self.output = model, output
-        self._structures: dict[Any, Structure] = {}
-        self._look_around()
-
-    def _look_around(self) -> None:
-        # Walking through the modules at every step costs a good part of what measuring a small net does. Recordings,
-        # too, are of the modules that a model has when it is first seen.
-        self._modules = list(self.model.modules())
-        known: set[int] = set()
-        self._owners: list[tuple[str, dict[str, Tensor | None], str]] = []
-        for prefix, module in self.model.named_modules():
-            for name, p in module._parameters.items():
-                if p is not None and id(p) not in known:
-                    known.add(id(p))
-                    self._owners.append((f"{prefix}.{name}" if prefix else name, module._parameters, name))
+        self.structures = Structures(model, output)
 
     def parameters(self) -> dict[str, Tensor]:
         """The model's parameters as they are now, by name."""
-        found = {name: owner.get(key) for name, owner, key in self._owners}
-        if any(p is None for p in found.values()):  # one was taken away or renamed
-            self._look_around()
-            return dict(self.model.named_parameters())
-        return found  # type: ignore[return-value]
+        return self.structures.parameters()
 
-    def structure(self, inputs: Sequence[Any]) -> Structure:
-        key = shape_key(inputs), tuple(module.training for module in self._modules)
-        known = self._structures.get(key)
-        if known is None or not known.is_of(self.parameters()):
-            self._look_around()
-            recording = record(self.model, inputs, self.output)
-            spaces = spaces_of(recording, self.parameters(), exact=False)
-            free = frozenset(name for name, edges in spaces.edges.items() if edges.free)
-            repeated = {recurrence.name: recurrence for recurrence in recurrences(recording)}
-            known = Structure(recording, spaces, match(recording), repeats_along_paths(recording), free, repeated)
-            while len(self._structures) >= _REMEMBERED:
-                del self._structures[next(iter(self._structures))]
-            self._structures[key] = known
-        return known
+    def structure(self, inputs: Sequence[Any] | Call, dice: Dice | None = None) -> Structure:
+        """What is known of the forward pass on these inputs, whatever the weights."""
+        call = inputs if isinstance(inputs, Call) else call_of(self.model, inputs)
+        return self.structures.find(call, self.parameters(), dice)
 
     def measure(
         self,
-        inputs: Sequence[Any],
+        inputs: Sequence[Any] | Call,
         terms: Terms = "first",
         *,
         exact: bool = True,
         root: float | None = None,
-        parameters: Mapping[str, Tensor] | None = None,
+        parameters: dict[str, Tensor] | None = None,
         also: Sequence[Tensor] = (),
+        dice: Dice | None = None,
     ) -> Measure:
         """The geometry at the current weights.
 
@@ -201,9 +154,10 @@ class Geometry:
         root: `next_root` of the last measurement, which saves a plain recurrent net a power iteration.
         parameters: the model's, by name, where somebody has looked them up already.
         also: other numbers on the model's device that shall be read together with the measurement's own.
+        dice: the state of the random generators before the forward pass that is meant.
         """
-        known = self.structure(inputs)
         parameters = self.parameters() if parameters is None else parameters
+        known = self.structure(inputs, dice)
         if known.plain is None:
             measured = measure(known.recording, parameters, known.spaces, terms, also)
             return replace(measured, repeats=known.repeats, recurrences=known.recurrences, free=known.free)
@@ -234,20 +188,3 @@ class Geometry:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
-
-
-def shape_key(inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """What a recording depends on: shapes and dtypes, and values where they are structure (lengths, flags).
-
-    Integer vectors beside other inputs are taken for lengths; where there is nothing else they are indices.
-    """
-    leaves = tree_leaves(list(inputs))
-    has_others = any(isinstance(a, Tensor) and (a.is_floating_point() or a.dim() > 1) for a in leaves)
-
-    def key(a: Any) -> Any:
-        if not isinstance(a, Tensor):
-            return a if isinstance(a, (int, float, str, bool, type(None))) else id(a)
-        is_structure = has_others and a.dim() == 1 and not a.is_floating_point()
-        return tuple(a.shape), a.dtype, a.device, tuple(a.tolist()) if is_structure else None
-
-    return tuple(key(a) for a in leaves)

@@ -7,7 +7,8 @@ Under a rescaling p_i -> c_i p_i, kappa_i -> kappa_i / c_i^2 while gamma^2 and p
 whatever is computed from them. Parameters that no rescaling changes keep the Euclidean metric, K = 1, except under the
 paper's, which divides every gradient by its kappa.
 
-kappa = 0 means that no path with weight uses the entry: it gets no step, and no NaN.
+A parameter that no path to a measured output uses has the Euclidean metric too: only the loss reads it, or what is
+not measured. kappa = 0 of an entry on a path means that the path has no weight now: no step, and no NaN.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from pathsgd._native import compute_dtype
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Measure
 
-LEAST_FLOW = 1e-8
-"""Lower bound on path flow: without it a unit with zero outgoing weights could never start learning.
+LEAST_FLOW = 1e-1
+"""Lower bound on path flow, in shares of what a unit of its layer has on average.
 
-Flow does not change when units are rescaled, so neither does what is computed with the bound.
+Through a unit with tiny outgoing weights next to nothing flows: without a bound its incoming weights would take steps
+without limit, and a unit whose outgoing weights are zero could never start learning. Flow does not change when units
+are rescaled, so neither does what is computed with the bound.
 """
 _LARGEST = 1e150
 """Upper bound on 1/sqrt(K) in float64: its square is finite."""
@@ -59,7 +62,27 @@ def _flow_power(measured: Measure, parameters: Mapping[str, Tensor], exponent: f
     """phi^exponent of every node; None for ones, also where no path mass is there to have shares of."""
     if exponent == 0 or measured.log_gamma_sq == -math.inf:
         return None
-    return path_flow(measured, parameters).clamp(min=LEAST_FLOW) ** exponent
+    return _bounded(path_flow(measured, parameters), measured) ** exponent
+
+
+def _bounded(flow: Tensor, measured: Measure) -> Tensor:
+    return torch.maximum(flow, measured.spaces.widths_on(flow.device).reciprocal() * LEAST_FLOW)
+
+
+def _sides(measured: Measure, parameters: Mapping[str, Tensor], rho: float) -> tuple[Tensor, Tensor] | None:
+    """What 1/sqrt(kappa) is multiplied by for the unit that an edge enters, and for the unit that it leaves.
+
+        phi^(rho/4) each, phi bounded from below
+
+    Where the bound holds, an edge that enters the unit counts as though as much flowed through it as the bound says:
+    its kappa in proportion. So the step of a weight stays a bounded share of it, however little leaves the unit.
+    """
+    if rho == 0 or measured.log_gamma_sq == -math.inf:
+        return None
+    flow = path_flow(measured, parameters)
+    bounded = _bounded(flow, measured)
+    into = bounded ** (rho / 4)
+    return torch.where(flow > 0, (flow / bounded).sqrt(), 1.0) * into, into
 
 
 def whitenings(
@@ -73,7 +96,7 @@ def whitenings(
 ) -> dict[str, Tensor]:
     """1/sqrt(K) of every parameter, broadcastable to its shape; of the relative metric where `metric` is absolute.
 
-    Zero where no path uses it, and never infinite: inf * 0 would be no step. Kept at size 1 where it is constant.
+    Zero where a path has no weight, and never infinite: inf * 0 would be no step. Kept at size 1 where it is constant.
 
     log_unit: the paper's kappa is counted in exp(log_unit).
     dtype: of the results; None for what each parameter's step is computed in.
@@ -82,18 +105,18 @@ def whitenings(
     last = last or {}
     is_paper = isinstance(metric, PaperMetric)
     scale = math.exp(min(log_unit - measured.log_scale, 709.0)) if is_paper else 1.0  # e^709: the largest in float64
-    weight = None if isinstance(metric, PaperMetric) else _flow_power(measured, parameters, metric.rho / 4)
+    weights = None if isinstance(metric, PaperMetric) else _sides(measured, parameters, metric.rho)
     result: dict[str, Tensor] = {}
     made: dict[Any, Tensor] = {}  # several biases may have one and the same kappa
     for name, p in parameters.items():
         kappa, to_dtype = measured.kappa.get(name), dtype or compute_dtype(p.dtype)
         if kappa is None or not (is_paper or measured.is_free(name)):
-            result[name] = _constant(0.0 if kappa is None else 1.0, p, to_dtype, last.get(name))
+            result[name] = _constant(1.0, p, to_dtype, last.get(name))
             continue
         sides = None
-        if weight is not None:
-            edges = measured.spaces.edges_on(name, weight.device)
-            sides = weight[edges.out], weight[edges.into]
+        if weights is not None:
+            edges = measured.spaces.edges_on(name, weights[0].device)
+            sides = weights[0][edges.out], weights[1][edges.into]
         key = name if sides else (id(kappa), to_dtype, p.device)
         if key not in made:
             over = last.get(name)

@@ -92,7 +92,7 @@ class PathOptimizer(Optimizer):
         )  # fmt: skip
         self._parts = Parts(self.alike)
         super().__init__(list(self.model.parameters()) if params is None else params, defaults)
-        self._last = LastInputs(example_inputs)
+        self._last = LastInputs(self.model, example_inputs)
         self._last.belong_to(self)
         self._last.watch(model)
 
@@ -188,11 +188,11 @@ class PathOptimizer(Optimizer):
 
     def inputs(self) -> tuple[Any, ...]:
         """Inputs of the shapes the metric is measured for."""
-        return self._last.get()
+        return self._last.get().args
 
     def measure(self) -> Measure:
         """The geometry at the current weights, for the shapes of the last forward pass, as exact as a step needs it."""
-        return self._refresh.measure(self.inputs())
+        return self._refresh.measure(self._last)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -211,7 +211,9 @@ class PathOptimizer(Optimizer):
         constant = self._constant(parts)
         moves = [self._motion(part, constant) for part in parts]
         is_elsewhere = not parts[0].params[0].is_cpu and _on_one_device(parts)
+        rows = self._refresh.scale_free_rows(parts, self._last)
         lengths = (on_device.move if is_elsewhere else move)(moves, self.clip, self.step_limit, constant)
+        rows.keep_lengths()
         if lengths.finite is not None:
             self._skips.add(lengths.finite, [state for m in moves if m.counts_steps for state in m.part.states])
         self._dual_norm = self._dual_norm if lengths.dual_norm is None else lengths.dual_norm

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from pathsgd.arithmetic import growth
-from pathsgd.metric.geometry import shape_key
+from pathsgd.metric.structures import shapes_of
 from pathsgd.optim.parts import Part
 from pathsgd.optim.step_bound import LEAST_ROOM
 from pathsgd.passes.recurrences import Recurrence, recurrences
 from pathsgd.quantities.growth import map_of, whitening_of
 from pathsgd.quantities.kappa import Kappa
+from pathsgd.recording.inputs import call_of
 from pathsgd.recording.record import Output, record
 from pathsgd.tape import Recording
 
@@ -127,7 +128,7 @@ def bound_growth_(
             recording.append(record(model, inputs, output))
         return recording[0]
 
-    key = shape_key(inputs), output
+    key = shapes_of(call_of(model, inputs)), tuple(output) if isinstance(output, list) else output
     if key not in kept.recurrences:
         kept.recurrences[key] = recurrences(recorded())
     parameters = dict(model.named_parameters())

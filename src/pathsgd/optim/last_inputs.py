@@ -1,4 +1,8 @@
-"""What a model was last run on: shapes, and none of the data."""
+"""What a model was last run on: shapes, and those data that may be structure.
+
+Truth values and integers are held as they are (masks, lengths, edges), and so are numbers until a recording has shown
+that they are not structure; then they are shapes alone.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +12,34 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
-from pathsgd.metric.geometry import shape_key
+from pathsgd.metric.structures import Structures
 from pathsgd.optim import ranks
+from pathsgd.recording.dice import Dice
+from pathsgd.recording.inputs import Call, call_of, map_tensors, numbered_tensors
 from pathsgd.recording.recorder import is_recording
 from pathsgd.recording.unwrap import original, watched
 
 
 class LastInputs:
-    """A forward pre-hook that remembers the shapes of the model's last inputs; or an example that stands for them all.
+    """A forward pre-hook that remembers what the model was last run on; or an example that stands for them all.
 
     It belongs to an owner (an optimiser) and takes itself off the model at the first forward pass after the owner is
     gone, or in a copy of the model that was made without the owner.
     """
 
-    def __init__(self, example: Any = None) -> None:
+    def __init__(self, model: nn.Module, example: Any = None) -> None:
         self._owner: weakref.ref[Any] | None = None
-        self._key: tuple[Any, ...] | None = None
         self._is_example = example is not None
-        self._inputs: tuple[Any, ...] | None = as_inputs(example) if self._is_example else None
+        self._call: Call | None = as_call(model, example) if self._is_example else None
         self._problem = "it has seen no forward pass of its model"
         self._group: Any = None
         """The processes that share their gradients with this one."""
+        self.dice: Dice | None = None
+        """The random generators before the last forward pass, where they are watched."""
+        self.watches_dice = False
+        self.structural: frozenset[int] | None = None
+        """Numbers of the inputs whose values are structure; None while it is not known."""
 
     def belong_to(self, owner: Any) -> None:
         self._owner = weakref.ref(owner)
@@ -52,53 +61,60 @@ class LastInputs:
             return
         if is_recording():
             return  # a measurement under way, with stand-ins of its own for the inputs
-        if not torch.is_grad_enabled() and self._inputs is not None:
+        if not torch.is_grad_enabled() and self._call is not None:
             return  # an evaluation: the gradients of the next step do not come from here
         self._group = self._group or ranks.active_group()
+        self.dice = Dice.now() if self.watches_dice else None
         if kwargs:
             bound = inspect.signature(original(model).forward).bind(*args, **kwargs)
-            if bound.kwargs:
-                # Told at the next step: the forward pass itself must not fail because somebody watches.
-                self._key = self._inputs = None
-                self._problem = f"its model takes keyword-only inputs {sorted(bound.kwargs)}, which are not recorded"
-                return
-            args = bound.args
-        key = shape_key(args)
-        if key != self._key:
-            self._key, self._inputs = key, without_data(args)
+            args, kwargs = bound.args, bound.kwargs
+        self._call = self._without_data(Call(args, kwargs))
 
-    def get(self) -> tuple[Any, ...]:
-        if self._inputs is None:
+    def _without_data(self, call: Call) -> Call:
+        """Numbers that are not structure without their values, each from one zero."""
+        if self.structural is None:
+            return call
+        count = iter(range(len(numbered_tensors(call))))
+
+        def empty(a: Tensor) -> Tensor:
+            if next(count) in self.structural or not a.is_floating_point():  # type: ignore[operator]
+                return a
+            return torch.zeros((), dtype=a.dtype, device=a.device).expand(a.shape)
+
+        return map_tensors(empty, call)
+
+    def learn_from(self, structures: Structures) -> None:
+        """Hold from now on what its recordings have shown to be needed."""
+        self.structural, self.watches_dice = structures.structural, structures.throws_dice
+        if not self._is_example and self._call is not None:
+            self._call = self._without_data(self._call)
+
+    def get(self) -> Call:
+        """The arguments that the metric is measured for."""
+        if self._call is None:
             raise RuntimeError(
                 f"the optimiser does not know the shape of its model's inputs: {self._problem}; "
                 "call the model itself (not a part of it) before step(), or give example_inputs="
             )
-        return self._inputs
+        return self._call
 
-    def get_agreed(self, device: torch.device) -> tuple[Any, ...]:
+    def get_agreed(self, device: torch.device) -> Call:
         """The same in every process of a data-parallel model: the inputs of the first."""
-        inputs = self.get()
-        return inputs if self._group is None else ranks.agreed(inputs, self._group, device)
+        call = self.get()
+        return call if self._group is None else Call(*ranks.agreed((call.args, call.kwargs), self._group, device))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_owner": None, "_group": None}  # a copy of the owner makes the copy its own
+        # A copy of the owner makes the copy its own; a pickle holds no data but what may be structure.
+        bare = LastInputs.__new__(LastInputs)
+        bare.structural = self.structural or frozenset()
+        call = None if self._call is None else bare._without_data(self._call)
+        return {**vars(self), "_owner": None, "_group": None, "dice": None, "_call": call}
 
 
-def as_inputs(example: Any) -> tuple[Any, ...]:
-    """Example inputs as the user gave them, one or several, as arguments without data."""
+def as_call(model: nn.Module, example: Any) -> Call:
+    """Example inputs as the user gave them, one or several, or a dictionary of them by name."""
     # Not isinstance: a packed sequence is one input, and a tuple too.
-    return without_data(tuple(example) if type(example) in (tuple, list) else (example,))
-
-
-def without_data(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same shapes and dtypes, each from one zero; integer vectors (lengths) are structure and kept."""
-
-    def empty(a: Any) -> Any:
-        if not isinstance(a, Tensor) or (a.dim() == 1 and not a.is_floating_point()):
-            return a
-        return torch.zeros((), dtype=a.dtype, device=a.device).expand(a.shape)
-
-    return tree_map(empty, args)
+    return call_of(model, tuple(example) if type(example) in (tuple, list) else (example,))
 
 
 def _remove_hook(model: nn.Module, hook: LastInputs) -> None:

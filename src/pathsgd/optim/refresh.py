@@ -18,12 +18,15 @@ from pathsgd.metric.absolute import log_sizes, resized
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Geometry, Measure
 from pathsgd.metric.gradients import refuse_unfit
+from pathsgd.metric.structures import Structure
 from pathsgd.metric.whitening import balancing_ratios, whitenings
 from pathsgd.optim.last_inputs import LastInputs
 from pathsgd.optim.parts import Part
+from pathsgd.optim.scale_free import ScaleFreeRows
 from pathsgd.passes.nodes import NodeSpaces
 from pathsgd.passes.recurrences import Recurrence
 from pathsgd.quantities.kappa import Terms
+from pathsgd.recording.inputs import Call
 from pathsgd.recording.record import Output
 
 
@@ -57,10 +60,11 @@ class Refresh:
         """Drop what is only kept to save work."""
         self._last: dict[str, Tensor] = {}  # whitenings of the last measurement, to be written over
         self._recurrences: Mapping[str, Recurrence] | None = None  # of the last measurement
-        self._spaces: NodeSpaces | None = None  # of the last measurement: what no path uses is said once for each
+        self._spaces: NodeSpaces | None = None  # of the last measurement
+        self._told: set[str] = set()  # parameters that no path uses: said once for each
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_last": {}, "_spaces": None, "_recurrences": None}
+        return {**vars(self), "_last": {}, "_spaces": None, "_told": set(), "_recurrences": None}
 
     def is_due(self, parts: Sequence[Part]) -> bool:
         """Whether a metric is too old, or a parameter has none yet."""
@@ -76,7 +80,7 @@ class Refresh:
         """
         measured = None
         if self.is_due(parts):
-            measured = self._renew(parts, inputs.get_agreed(parts[0].params[0].device), first, also)
+            measured = self._renew(parts, inputs, first, also)
         for part in parts:
             for state in part.states:
                 state["age"] += 1
@@ -85,28 +89,44 @@ class Refresh:
     def recurrences(self, inputs: LastInputs) -> Mapping[str, Recurrence]:
         """The model's recurrent matrices, as they were used when the metric was last measured."""
         if self._recurrences is None:
-            self._recurrences = self.geometry.structure(inputs.get()).recurrences
+            self._recurrences = self._structure(inputs).recurrences
         return self._recurrences
 
     def measure(
         self,
-        inputs: Sequence[Any],
+        inputs: LastInputs,
         root: float | None = None,
-        parameters: Mapping[str, Tensor] | None = None,
+        parameters: dict[str, Tensor] | None = None,
         also: Sequence[Tensor] = (),
+        call: Call | None = None,
     ) -> Measure:
-        """The geometry at the current weights, as exact as a step needs it."""
+        """The geometry at the current weights, as exact as a step needs it; for `call` instead of the last inputs."""
         with torch.enable_grad():  # kappa is a derivative; steps run without
-            return self.geometry.measure(inputs, self.terms, exact=False, root=root, parameters=parameters, also=also)
+            measured = self.geometry.measure(
+                inputs.get() if call is None else call, self.terms,
+                exact=False, root=root, parameters=parameters, also=also, dice=inputs.dice,
+            )  # fmt: skip
+        inputs.learn_from(self.geometry.structures)
+        return measured
+
+    def scale_free_rows(self, parts: Sequence[Part], inputs: LastInputs) -> ScaleFreeRows:
+        """The rows of these parts whose lengths nothing feels, before a step."""
+        if self._spaces is None:  # an optimiser that goes on where another stopped, between two measurements
+            self._spaces = self._structure(inputs).spaces
+        return ScaleFreeRows(parts, self._spaces)
+
+    def _structure(self, inputs: LastInputs) -> Structure:
+        return self.geometry.structure(inputs.get(), inputs.dice)
 
     def _renew(
-        self, parts: Sequence[Part], inputs: Sequence[Any], first: dict[str, Any], also: Sequence[Tensor]
+        self, parts: Sequence[Part], inputs: LastInputs, first: dict[str, Any], also: Sequence[Tensor]
     ) -> Measure:
         """Measure, and put the metric into the states of these parts."""
         for part in parts:
             refuse_unfit(part.names, part.params, part.gradients())
         parameters = self.geometry.parameters()
-        measured = self.measure(inputs, parts[0].states[0].get("root"), parameters, also)
+        call = inputs.get_agreed(parts[0].params[0].device)
+        measured = self.measure(inputs, parts[0].states[0].get("root"), parameters, also, call)
         log_unit = first.setdefault("log_unit", measured.log_scale) if self.counts_from_start else 0.0
         whitened = whitenings(measured, parameters, self.metric, log_unit=log_unit, last=self._last)
         if isinstance(self.metric, Metric) and self.metric.absolute:
@@ -149,7 +169,8 @@ class Refresh:
                 whitening, known = whitened[name], state.get("whitening")
                 if known is None or not p.is_cpu or known.data_ptr() != whitening.data_ptr():  # else: written over
                     state["whitening"] = whitening.expand(p.shape)
-                if self._spaces is not measured.spaces and not bool(whitening.any()) and bool(p.grad.any()):  # type: ignore[union-attr]
+                if name not in measured.kappa and name not in self._told and bool(p.grad.any()):  # type: ignore[union-attr]
+                    self._told.add(name)
                     _warn_of_no_path(name)
             if name in ratios:
                 self._set_growth(p, state, measured.repeats[name], ratios[name])
@@ -168,8 +189,8 @@ class Refresh:
 
 def _warn_of_no_path(name: str) -> None:
     warnings.warn(
-        f"parameter '{name}' has a gradient, but no path to the measured output uses it, so it is not moved; "
-        "if the loss reads other results of the model, choose them with output=",
+        f"parameter '{name}' has a gradient, but no path to the measured output uses it: its metric is Euclidean, as "
+        "Adam's; if the loss reads other results of the model, measure them with output=",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -35,7 +35,7 @@ class Wrapped:
         self.dual_norm = math.nan
         """Length of the last gradient in the dual metric, before clipping."""
         self._geometry = Geometry(original(model), output)
-        self._last = LastInputs(example_inputs)
+        self._last = LastInputs(original(model), example_inputs)
         self._last.belong_to(self)
         self._last.watch(model)
         self._handle = optimizer.register_step_pre_hook(self)
@@ -65,7 +65,9 @@ class Wrapped:
             return
         with torch.enable_grad():  # kappa is a derivative
             device = next(iter(parameters.values())).device
-            measured = self._geometry.measure(self._last.get_agreed(device), self.terms)
+            call = self._last.get_agreed(device)
+            measured = self._geometry.measure(call, self.terms, parameters=known, dice=self._last.dice)
+        self._last.learn_from(self._geometry.structures)
         inverses = inverse_metric(measured, known, self.metric)
         # The constant lies in the optimiser's first group, and so in its state dict.
         group = optimizer.param_groups[0]

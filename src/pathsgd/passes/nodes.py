@@ -48,7 +48,13 @@ class NodeSpaces:
     edges: dict[str, Edges]
     names: list[str]
     """For each free node, where it lives: the parameter whose entries enter it, and the row."""
+    pinned: dict[str, Step] = field(default_factory=dict)
+    """For parameters that lead into units which cannot be rescaled, the step that fixes those units."""
+    scale_free: dict[int, frozenset[str]] = field(default_factory=dict)
+    """Nodes whose scale nothing feels, because only normalisations read them, and the parameters that enter them."""
+
     _elsewhere: dict[Any, Edges] = field(default_factory=dict, repr=False)
+    _widths: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
 
     def edges_on(self, name: str, device: torch.device) -> Edges:
         """A parameter's edges on the device of its tensors; copied there once."""
@@ -59,16 +65,29 @@ class NodeSpaces:
             self._elsewhere[name, device] = Edges(edges.out.to(device), edges.into.to(device))
         return self._elsewhere[name, device]
 
+    def widths_on(self, device: torch.device) -> Tensor:
+        """For each node, of how many nodes its layer is: those that one parameter enters. 1 for the fixed one."""
+        if device not in self._widths:
+            widths = torch.ones(self.count + 1, dtype=torch.float64)
+            for edges in self.edges.values():
+                nodes = edges.out.unique()
+                widths[nodes] = widths[nodes].clamp(min=float((nodes != FIXED).sum()))
+            widths[FIXED] = 1.0
+            self._widths[device] = widths.to(device)
+        return self._widths[device]
+
 
 def spaces_of(recording: Recording, parameters: Mapping[str, Tensor], *, exact: bool = True) -> NodeSpaces:
     """The free nodes of a recorded model. Parameters that no step uses have fixed edges.
 
-    exact: only what leaves the function exactly as it is. Otherwise also what the metric is covariant under besides:
-    the scale of a channel before a batch normalisation that trains, which its eps alone can tell.
+    exact: only what leaves everything that the model returns exactly as it is. Otherwise what the metric is covariant
+    under: it may change results that are not measured, and the scale of a channel before a batch normalisation that
+    trains, which its eps alone can tell.
     """
     graph = _Graph(recording, exact)
     labels = _components(graph.count, graph.ties)
-    spaces = _number(labels, graph.uses)
+    spaces = _number(labels, graph.uses, graph.normalised)
+    spaces.pinned.update(graph.what_pins())
     for name, p in parameters.items():
         if name not in spaces.edges:
             fixed = torch.full([1] * p.dim(), FIXED)
@@ -83,7 +102,11 @@ class _Graph:
         self.exact = exact
         self.count = FIXED + 1
         self.ties: list[tuple[np.ndarray, np.ndarray]] = []
+        self._step: Step | None = None
+        self._fixed_by: list[tuple[np.ndarray, Step]] = []
+        """Nodes that were tied to the fixed one, and by which step; none for those of inputs and outputs."""
         self.uses: dict[str, tuple[Tensor, Tensor]] = {}
+        self.normalised: list[Tensor] = []
         self.result_shape = torch.Size()
         known: dict[Value, Nodes] = {v: Nodes(torch.tensor(FIXED).expand(v.shape)) for v in recording.inputs}
         self._entries: dict[str, Tensor] = {}
@@ -94,10 +117,26 @@ class _Graph:
             known[value] = Nodes(self._entries[name], weight=True)
         self._ends = np.cumsum([ids.numel() for ids in self._entries.values()])
         interpret(recording, known, self._carry)
-        assert recording.output is not None
-        self._fix(self.activation(known[recording.output]))
+        self._step = None
+        for output in (*recording.outputs, *(recording.returned if exact else ())):
+            if output in known:
+                self._fix(self.activation(known[output]))
+
+    def what_pins(self) -> dict[str, Step]:
+        """For every parameter whose units a step in between has fixed, the first such step."""
+        if not self._fixed_by:
+            return {}
+        labels = _components(self.count, [tie for tie in map(_without_fixed, self.ties) if len(tie[0])])
+        found: dict[str, Step] = {}
+        for name, (out, _) in self.uses.items():
+            units = np.unique(labels[out[out > FIXED].numpy()])
+            step = next((s for ids, s in self._fixed_by if np.isin(labels[ids], units).any()), None)
+            if step is not None:
+                found[name] = step
+        return found
 
     def _carry(self, step: Step, args: Any, kwargs: Any) -> Any:
+        self._step = step
         self.result_shape = next(v.shape for v in step.outputs if v is not None)
         args, kwargs = map_leaves(lambda a: a.cpu() if isinstance(a, Tensor) else a, (args, kwargs))
         results = step.rule.nodes(self, *args, **kwargs)
@@ -132,7 +171,11 @@ class _Graph:
         a, b = _without_repeats(*torch.broadcast_tensors(a, b))
         keep = (a >= 0) & (b >= 0) & (a != b)
         if bool(keep.any()):
-            self.ties.append((a[keep].numpy(), b[keep].numpy()))
+            a, b = a[keep], b[keep]
+            self.ties.append((a.numpy(), b.numpy()))
+            fixed = (a == FIXED) | (b == FIXED)
+            if self._step is not None and bool(fixed.any()):
+                self._fixed_by.append(((a + b)[fixed].numpy(), self._step))  # FIXED is 0: the other one
 
     def merge(self, ids: Tensor, dims: Iterable[int]) -> Tensor:
         for dim in dims:
@@ -170,6 +213,9 @@ class _Graph:
                 self._fix(operand.ids)
         weight = not any(isinstance(o, Nodes) and not o.weight for o in operands)
         return Nodes(torch.tensor(CONSTANT if weight else FIXED).expand(self.result_shape), weight)
+
+    def normalise(self, ids: Tensor) -> None:
+        self.normalised.append(ids.reshape(-1).unique())
 
     # ---- uses of parameters --------------------------------------------------------------------------------------
 
@@ -220,6 +266,11 @@ def _without_repeats(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return a, b
 
 
+def _without_fixed(tie: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    keep = (tie[0] != FIXED) & (tie[1] != FIXED)
+    return tie[0][keep], tie[1][keep]
+
+
 def _components(count: int, ties: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
     """Connected components: every node gets the smallest number it is tied to (so whatever is tied to 0 is 0)."""
     labels = np.arange(count)
@@ -238,7 +289,7 @@ def _components(count: int, ties: list[tuple[np.ndarray, np.ndarray]]) -> np.nda
             return labels
 
 
-def _number(labels: np.ndarray, uses: dict[str, tuple[Tensor, Tensor]]) -> NodeSpaces:
+def _number(labels: np.ndarray, uses: dict[str, tuple[Tensor, Tensor]], normalised: list[Tensor]) -> NodeSpaces:
     """Number the free nodes 1..count in the order in which parameters enter them."""
     table = torch.from_numpy(labels)
     resolved = {n: tuple(_compressed(table[side.clamp(min=FIXED)]) for side in sides) for n, sides in uses.items()}
@@ -252,7 +303,19 @@ def _number(labels: np.ndarray, uses: dict[str, tuple[Tensor, Tensor]]) -> NodeS
                 numbers[side.reshape(-1)[row]] = len(names) + 1
                 names.append(f"{name}[{row}]")
     edges = {n: Edges(numbers[out], numbers[into]) for n, (out, into) in resolved.items()}
-    return NodeSpaces(len(names), edges, names)
+    scale_free = _scale_free(edges, numbers[table[torch.cat(normalised)]]) if normalised else {}
+    return NodeSpaces(len(names), edges, names, scale_free=scale_free)
+
+
+def _scale_free(edges: Mapping[str, Edges], normalised: Tensor) -> dict[int, frozenset[str]]:
+    """Nodes that are normalised and that no weight leads away from, with the parameters that enter them."""
+    left = {node for e in edges.values() for node in e.into.unique().tolist()}
+    nodes = {node for node in normalised.unique().tolist() if node > FIXED} - left
+    entering: dict[int, set[str]] = {node: set() for node in nodes}
+    for name, e in edges.items():
+        for node in set(e.out.unique().tolist()) & nodes:
+            entering[node].add(name)
+    return {node: frozenset(names) for node, names in entering.items() if names}
 
 
 def _compressed(ids: Tensor) -> Tensor:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from pathsgd.arithmetic.recurrence import States
-from pathsgd.arithmetic.scaled import Scaled, no_scale, power_of
+from pathsgd.arithmetic.scaled import Scaled, add, no_scale, power_of
 from pathsgd.rules.base import Squared, examples
 from pathsgd.tape import Recording, Value, interpret
 
@@ -61,7 +62,7 @@ class Evaluation:
         known.update({v: Scaled(one.expand(v.shape), no_scale()) for v in recording.inputs})
         with torch.set_grad_enabled(derivative is not None):
             interpret(recording, known, lambda step, args, kwargs: step.rule.squared(net, *args, **kwargs))
-            assert recording.output is not None
-            self.total = known[recording.output].sum().times(1 / examples(recording))
+            sums = [known[output].sum() for output in recording.outputs]
+            self.total = reduce(add, sums).times(1 / examples(recording))
         names = {id(q): name for name, q in self.weights.items()}
         self.recurrences = [Recurrence(names[id(w)], states) for w, states in net.states if id(w) in names]

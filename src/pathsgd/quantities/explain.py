@@ -38,6 +38,8 @@ class Explanation:
     """Parameters used more than once: how often, and whether along one path."""
     unreached: list[str] = field(default_factory=list)
     """Parameters on no path to the output."""
+    pinned: dict[str, str] = field(default_factory=dict)
+    """Parameters that lead into units which cannot be rescaled though they are no outputs, and what fixes those."""
     free_nodes: dict[str, int] = field(default_factory=dict)
     """How many free nodes (units that can be rescaled) first appear at each parameter."""
 
@@ -65,6 +67,7 @@ class Explanation:
             return [f"stopped at `{self.problem.operation}` in {self.problem.where}", f"because {self.problem.advice}"]
         notes = [f"shared      {name}: {how}" for name, how in self.shared.items()]
         notes += [f"no path     {name} reaches no output: kappa is 0" for name in self.unreached]
+        notes += [f"pinned      {name}: its units are fixed by {what}" for name, what in self.pinned.items()]
         where = ", ".join(f"{count} at {name}" for name, count in self.free_nodes.items())
         count = sum(self.free_nodes.values())
         notes.append(f"free nodes  {count} ({where})" if count else "free nodes  none: no unit can be rescaled")
@@ -91,13 +94,14 @@ def explain(model: nn.Module, *inputs: Any, output: Output = None) -> Explanatio
     except UnsupportedOperation as problem:
         return Explanation(title, _rows(problem.recording or Recording()), problem)
     parameters = dict(model.named_parameters())
-    reached = _reaching_the_output(recording)
+    spaces = spaces_of(recording, parameters)
     return Explanation(
         title,
         _rows(recording),
         shared=_shared(recording),
-        unreached=[name for name in parameters if name not in reached],
-        free_nodes=_free_nodes(spaces_of(recording, parameters)),
+        unreached=[name for name in parameters if name not in recording.reached],
+        pinned={name: f"`{step.operation}` in {step.where}" for name, step in spaces.pinned.items()},
+        free_nodes=_free_nodes(spaces),
     )
 
 
@@ -122,16 +126,6 @@ def _shared(recording: Recording) -> dict[str, str]:
         elif count > 1:
             told[name] = f"{count} uses, never twice on one path: kappa2 is 0"
     return told
-
-
-def _reaching_the_output(recording: Recording) -> set[str]:
-    """Parameters from which steps lead to the output."""
-    assert recording.output is not None
-    wanted = {recording.output}
-    for step in reversed(recording.steps):
-        if any(value in wanted for value in step.outputs if value is not None):
-            wanted.update(step.operands)
-    return {name for name, value in recording.parameters.items() if value in wanted}
 
 
 def _free_nodes(spaces: NodeSpaces) -> dict[str, int]:

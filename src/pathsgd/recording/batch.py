@@ -1,9 +1,10 @@
 """The batch. gamma^2 belongs to the network, not to a batch of examples: a recording is made with one example.
 
 The batch dimension is the first one along which the model treats slices separately: resized, it leaves the steps as
-they are, the output grows in proportion, and so does the number of paths. Inputs may be nested (tuples, lists, dicts):
+they are, the outputs grow in proportion, and so does the number of paths. Inputs may be nested (tuples, lists, dicts):
 every tensor in them may have it. Where no batch dimension is found (an unbatched input), the inputs are taken as they
-are. A packed batch is averaged over its rows.
+are. Where rows differ in structure (a packed batch, masks, lengths) there is no one example: gamma^2 is averaged over
+the rows, so that it does not depend on which of them is first.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from pathsgd.errors import UnsupportedOperation
 from pathsgd.passes.squared import Evaluation
+from pathsgd.recording.inputs import Call, is_packed, map_tensors, numbered_tensors
 from pathsgd.rules.base import examples, repeats
 from pathsgd.tape import Recording, Step
 
@@ -27,26 +27,36 @@ FREE_CHOICES = 5
 """Up to how many input tensors may each have the batch in a dimension of its own (3^5 ways at the most)."""
 
 
-def one_example(record: Callable[[Sequence[Any]], Recording], inputs: Sequence[Any]) -> Recording | None:
+def one_example(record: Callable[[Call], Recording], call: Call) -> Recording | None:
     """The recording with the batch dimension at size 1, or None where there is no batch dimension.
 
-    record: makes a recording from inputs as they are.
+    record: makes a recording from a call as it is.
     """
-    leaves, structure = tree_flatten(list(inputs), is_leaf=_is_packed)
-    if any(map(_is_packed, leaves)):
-        return None  # its rows differ in length: there is no one example; taken as it is, and averaged
-    for dims in _candidates([a for a in leaves if isinstance(a, Tensor)]):
+    if is_packed(call):
+        return None  # taken as it is, and averaged
+    tensors = numbered_tensors(call)
+    for dims in _candidates(tensors):
         try:
-            one, two = (record(tree_unflatten(_resized(leaves, dims, size), structure)) for size in (1, 2))
+            one, two = (record(_resized(call, dims, size)) for size in (1, 2))
         except (ValueError, UnsupportedOperation):
             continue  # the model takes no other size here; what is wrong in earnest shows at the original sizes
         if _treats_slices_separately(one, two):
-            return one
+            return one if _is_like_every_row(one, tensors, dims) else _every_row(record, call, tensors, dims)
     return None
 
 
-def _is_packed(a: Any) -> bool:
-    return isinstance(a, PackedSequence)
+def _is_like_every_row(one: Recording, tensors: list[Tensor], dims: Sequence[int | None]) -> bool:
+    """Whether all rows have the structure of the first."""
+    structure = ((tensors[k], dims[k]) for k in one.structural)
+    return all(d is None or bool((t == t.narrow(d, 0, 1)).all()) for t, d in structure)
+
+
+def _every_row(
+    record: Callable[[Call], Recording], call: Call, tensors: list[Tensor], dims: Sequence[int | None]
+) -> Recording:
+    recording = record(call)
+    recording.rows = next(t.shape[d] for t, d in zip(tensors, dims) if d is not None)
+    return recording
 
 
 def _candidates(tensors: list[Tensor]) -> Iterator[tuple[int | None, ...]]:
@@ -62,19 +72,18 @@ def _candidates(tensors: list[Tensor]) -> Iterator[tuple[int | None, ...]]:
             yield dims
 
 
-def _resized(leaves: Sequence[Any], dims: Sequence[int | None], size: int) -> list[Any]:
+def _resized(call: Call, dims: Sequence[int | None], size: int) -> Call:
     remaining = iter(dims)
 
-    def resize(a: Any) -> Any:
-        dim = next(remaining) if isinstance(a, Tensor) else None
+    def resize(a: Tensor) -> Tensor:
+        dim = next(remaining)
         return a if dim is None else a.narrow(dim, 0, 1).repeat_interleave(size, dim)
 
-    return [resize(a) for a in leaves]
+    return map_tensors(resize, call)
 
 
 def _treats_slices_separately(one: Recording, two: Recording) -> bool:
-    assert one.output is not None and two.output is not None
-    if two.output.shape.numel() != 2 * one.output.shape.numel():
+    if [v.shape.numel() for v in two.outputs] != [2 * v.shape.numel() for v in one.outputs]:
         return False
     if [_signature(s) for s in one.steps] != [_signature(s) for s in two.steps]:
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,16 +18,17 @@ _MISSING = object()
 
 
 @contextmanager
-def left_as_found(model: nn.Module) -> Iterator[None]:
+def left_as_found(model: nn.Module) -> Iterator[Callable[[], bool]]:
     """Undo what the block does to modules' attributes, to their tensors and to the random state, also if it raises.
 
-    Parameters need no copy: recording refuses every operation that would change one.
+    Parameters need no copy: recording refuses every operation that would change one. The block may ask whether
+    Python's and numpy's dice still lie as they did.
     """
     containers, tensors = _state(model)
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-    with torch.random.fork_rng(devices=devices), _other_random_states(), torch.no_grad():
+    with torch.random.fork_rng(devices=devices), _other_random_states() as untouched, torch.no_grad():
         try:
-            yield
+            yield untouched
         finally:
             for tensor, version, before in tensors:
                 _restore(tensor, version, before)
@@ -36,11 +37,17 @@ def left_as_found(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _other_random_states() -> Iterator[None]:
-    """Python's and numpy's, which a forward pass may draw from as well."""
-    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+def _other_random_states() -> Iterator[Callable[[], bool]]:
+    """Python's and numpy's, which a forward pass may draw from as well; the block may ask whether it has."""
+    of_python = random.getstate()
+    of_numpy: Any = np.random.get_state()  # noqa: NPY002
+
+    def untouched() -> bool:
+        now: Any = np.random.get_state()  # noqa: NPY002
+        return random.getstate() == of_python and bool((now[1] == of_numpy[1]).all()) and now[2] == of_numpy[2]
+
     try:
-        yield
+        yield untouched
     finally:
         random.setstate(of_python)
         np.random.set_state(of_numpy)  # noqa: NPY002

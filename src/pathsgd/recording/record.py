@@ -6,72 +6,62 @@ recording serves every later pass at the same shapes. It is made with one exampl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch import nn
 
 from pathsgd.errors import UnsupportedOperation
 from pathsgd.recording.batch import one_example
+from pathsgd.recording.inputs import Call, call_of, map_tensors, numbered_tensors
+from pathsgd.recording.outputs import Output, choose, tensors_of, watched
 from pathsgd.recording.preserve import left_as_found
-from pathsgd.recording.recorder import Recorder
+from pathsgd.recording.recorder import Lost, PathTensor, Recorder
 from pathsgd.recording.unwrap import eagerly
-from pathsgd.recording.validation import tensors_in, validate
+from pathsgd.recording.validation import validate
+from pathsgd.rules import REFUSED
 from pathsgd.tape import Recording, Value
 
-Output = int | str | Callable[[Any], Any] | None
-"""Which of a model's results to measure: an index, a key, or a function; None takes the first tensor."""
+__all__ = ["Output", "record"]
 
 
-def record(model: nn.Module, inputs: Sequence[Any], output: Output = None) -> Recording:
-    """Record the model on example inputs; only their shapes, dtypes and integer values matter."""
-    validate(model, inputs)
+def record(model: nn.Module, inputs: Sequence[Any] | Call, output: Output = None) -> Recording:
+    """Record the model on example inputs; only their shapes, dtypes and the values that are structure matter."""
+    call = inputs if isinstance(inputs, Call) else call_of(model, inputs)
+    validate(model, call)
 
-    def as_is(resized: Sequence[Any]) -> Recording:
+    def as_is(resized: Call) -> Recording:
         return _record(model, resized, output)
 
-    return one_example(as_is, inputs) or as_is(inputs)
+    return one_example(as_is, call) or as_is(call)
 
 
-def _record(model: nn.Module, inputs: Sequence[Any], output: Output) -> Recording:
+def _record(model: nn.Module, call: Call, output: Output) -> Recording:
     recorder = Recorder(model)
-    stand_ins = tree_map(lambda a: recorder.input(a) if isinstance(a, Tensor) else a, list(inputs))
-    with eagerly(), left_as_found(model), recorder:
+    numbers = iter(range(len(numbered_tensors(call))))
+    stand_ins = map_tensors(lambda a: recorder.input(a, next(numbers)), call)
+    with eagerly(), left_as_found(model) as untouched, watched(model, output) as submodules, recorder:
         try:
-            result = model(*stand_ins)
+            result = model(*stand_ins.args, **stand_ins.kwargs)
         except UnsupportedOperation:
             raise
         except Exception as error:
             if recorder.met_unseen is not None:
                 raise recorder.met_unseen from error
-            shapes = [tuple(a.shape) for a in tensors_in(inputs)]
+            if "does not require grad" in str(error):  # torch says so of values without data
+                advice = REFUSED["autograd.grad"]
+                raise UnsupportedOperation("autograd.grad", "the model itself", advice, recorder.recording) from error
+            shapes = [tuple(a.shape) for a in numbered_tensors(call)]
             raise ValueError(f"the model's forward failed on example inputs of shapes {shapes}: {error}") from error
-        value = recorder.value_of(choose_output(result, output))
-    if not isinstance(value, Value):
+        measured = [recorder.value_of(tensor) for tensor in choose(result, output, submodules)]
+        returned = [recorder.value_of(tensor) for tensor in tensors_of(result) if isinstance(tensor, PathTensor)]
+        recorder.recording.steered |= not untouched()
+    for value in measured:
+        if isinstance(value, Lost):
+            raise value.refusal
+    recording = recorder.recording
+    recording.outputs = list(dict.fromkeys(value for value in measured if isinstance(value, Value)))
+    recording.returned = [value for value in returned if isinstance(value, Value) and not isinstance(value, Lost)]
+    if not recording.outputs:
         raise ValueError("the model's output depends on neither its inputs nor its parameters: there is no path")
-    recorder.recording.output = value
-    return recorder.recording
-
-
-def choose_output(result: Any, output: Output) -> Any:
-    """The tensor to measure: the first one of a tuple or dict unless `output` chooses another."""
-    if callable(output):
-        result = output(result)
-    elif output is not None:
-        try:
-            result = result[output]
-        except (KeyError, IndexError, TypeError) as error:
-            raise ValueError(f"output={output!r} does not fit what the model returned ({_describe(result)})") from error
-    for leaf in tree_leaves(list(result.values()) if isinstance(result, Mapping) else result):
-        if isinstance(leaf, Tensor):
-            return leaf
-    raise ValueError(f"there is no tensor in the output ({_describe(result)}); choose one with output=")
-
-
-def _describe(result: Any) -> str:
-    if isinstance(result, Mapping):
-        return f"a dict with keys {sorted(map(str, result))}"
-    if isinstance(result, (tuple, list)):
-        return f"a {type(result).__name__} of length {len(result)}"
-    return f"a {type(result).__name__}"
+    return recording

@@ -2,7 +2,8 @@
 
 A `TorchFunctionMode` sees each torch function the model calls, methods and operators included. Tensors that carry
 paths are `PathTensor`s: they have shape, dtype and device, and no data. An operation that meets one of them or a
-parameter becomes a `Step` with its rule; an operation without a rule raises and is never passed through.
+parameter becomes a `Step` with its rule. What an operation without a rule makes is lost: it is never passed through,
+and it is an error only if a measured output depends on it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import FrameType
 from typing import Any, NoReturn
@@ -21,14 +23,27 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 
 from pathsgd.errors import UnsupportedOperation
 from pathsgd.recording import spelling
+from pathsgd.recording.origins import LEAVING, PLAIN, RANDOM, SHAPED_BY_VALUES, Origin, Origins, joined
 from pathsgd.rules import REFUSED, RULES, Kind, Refusal, Rule
+from pathsgd.rules.pointwise import Add, Divide
 from pathsgd.tape import Recording, Step, Value, leaves, map_leaves, values_in
+
+
+@dataclass(eq=False)
+class Lost(Value):
+    """What an operation without a rule made; the refusal says which, where and what to do."""
+
+    refusal: UnsupportedOperation
 
 
 class PathTensor(Tensor):
     """A tensor without data that stands for one `Value` while the user's forward runs."""
 
     value: Value
+    known: Tensor | None = None
+    """Its values, if it is made of inputs and constants alone."""
+    origin: Origin = PLAIN
+    """The inputs that those values come from."""
     sharing: dict[int, weakref.ref[PathTensor]]
     """All tensors that would share this one's memory, itself included, by id."""
     borrowed: bool
@@ -74,21 +89,27 @@ class Recorder(TorchFunctionMode):
         self._buffers = {id(b) for b in model.buffers()}
         # Plain tensors that paths were written into (x[i] = y); holding them keeps their ids their own.
         self._written: dict[int, tuple[Tensor, Value]] = {}
-        # Integer inputs and what is made of them, and whether they are surely indices: a vector may hold lengths.
-        self._indices: dict[int, tuple[Tensor, bool]] = {}
+        self._origins = Origins()
 
-    def input(self, tensor: Tensor) -> Tensor:
-        """A stand-in for an input of the model; integers choose rows of embeddings and stay."""
+    def input(self, tensor: Tensor, number: int) -> Tensor:
+        """A stand-in for an input of the model; integers and truth values stay, and are watched."""
+        origin = Origin(frozenset([number]))
         if tensor.is_floating_point():
-            return self._stand_in(tensor, tensor.dtype)
-        if tensor.dtype is not torch.bool:
-            self._indices[id(tensor)] = (tensor, tensor.dim() != 1)
+            return self._stand_in(tensor, tensor.dtype, origin)
+        tensor = tensor.view(tensor.shape)  # one object for each input, also where the user gives one tensor twice
+        self._origins.note(tensor, origin)
         return tensor
 
-    def _stand_in(self, tensor: Tensor, dtype: torch.dtype) -> PathTensor:
+    def _stand_in(self, tensor: Tensor, dtype: torch.dtype, origin: Origin) -> PathTensor:
         value = Value(Kind.INPUT, tensor.shape, dtype)
         self.recording.inputs.append(value)
-        return PathTensor(value, tensor.device)
+        stand_in = PathTensor(value, tensor.device)
+        stand_in.known, stand_in.origin = tensor, origin
+        return stand_in
+
+    def _use(self, origin: Origin) -> None:
+        """The values that came from these inputs are part of what is recorded."""
+        self.recording.structural |= origin.inputs
 
     def value_of(self, a: Any) -> Any:
         """The recorded value behind a tensor, or the object itself when it carries no paths."""
@@ -120,31 +141,65 @@ class Recorder(TorchFunctionMode):
         if name.removesuffix(".__get__") in spelling.METADATA or (name == "type" and len(args) == 1 and not kwargs):
             return func(*args, **kwargs)
         if name in spelling.LIKE or (name in spelling.LIKE_SECOND and not self._is_ours(args[0])):
-            return _initialised(name, func(*map_leaves(_without_data, args), **kwargs))
+            result = _initialised(name, func(*map_leaves(_without_data, args), **kwargs))
+            self._origins.note(result, Origin(noise=name in RANDOM))
+            return result
         if name == "__iter__":
             return iter(self.__torch_function__(Tensor.unbind, types, args))
-        return self._record(func, name, tuple(args), kwargs, tensors)
+        for a in tensors:
+            if isinstance(a, PathTensor) and isinstance(a.value, Lost):
+                return self._lose(a.value.refusal, func, name, args, kwargs)
+        try:
+            return self._record(func, name, tuple(args), kwargs, tensors)
+        except _NoRule as no_rule:
+            if all(isinstance(a, PathTensor) and a.known is not None for a in tensors if self._is_ours(a)):
+                return self._prepared(func, name, args, kwargs, tensors)
+            refusal = UnsupportedOperation(no_rule.operation, self._where(), no_rule.advice, self._so_far())
+            return self._lose(refusal, func, name, args, kwargs)
 
     def _is_ours(self, a: Any) -> bool:
         return isinstance(a, (PathTensor, nn.Parameter)) or id(a) in self._parameters or id(a) in self._written
+
+    def _origin(self, tensors: Sequence[Tensor], name: str) -> Origin:
+        made_of = [a.origin if isinstance(a, PathTensor) else self._origins.of(a) for a in tensors]
+        return joined(made_of, noise=name in RANDOM)
 
     def _without_path(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
         """An operation that meets neither parameters nor floating-point inputs: torch's business, with exceptions."""
         if self._written and any(self._shares_written_memory(a) for a in tensors):
             self._refuse(name, "it uses a view of a tensor that paths were written into since; use the tensor itself")
-        indices = [self._indices[id(a)] for a in tensors if id(a) in self._indices]
-        if indices and name == "embedding":  # of a fixed table: another form of the input
+        origin = PLAIN if name in spelling.LIKE and name not in RANDOM else self._origin(tensors, name)
+        if origin.inputs and name == "embedding":  # of a fixed table: another form of the input
             return self._record(func, name, tuple(args), kwargs, tensors)
+        if name in LEAVING or name in SHAPED_BY_VALUES:
+            self._use(origin)
+            self.recording.steered |= origin.noise
         result = _initialised(name, func(*args, **kwargs))
-        if indices and name == "one_hot":
-            return self._stand_in(result, torch.get_default_dtype())
-        strict = any(surely for _, surely in indices)
-        for r in leaves(result) if indices and name not in spelling.LIKE else []:
-            if isinstance(r, Tensor) and r.is_floating_point() and strict:
-                self._refuse(name, "it uses an integer input as numbers; pass floating-point numbers, or embed indices")
-            if isinstance(r, Tensor) and r.dtype is not torch.bool and not r.is_floating_point():
-                self._indices[id(r)] = (r, strict)
+        if origin.inputs and name == "one_hot":
+            return self._stand_in(result, torch.get_default_dtype(), PLAIN)
+        for r in leaves(tuple(result) if isinstance(result, tuple) else result) if origin != PLAIN else ():
+            if isinstance(r, Tensor):
+                self._origins.note(r, origin)
         return result
+
+    def _prepared(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
+        """What no rule covers, done to inputs alone, makes other inputs of them."""
+        origin = self._origin(tensors, name)
+        if name in LEAVING or name in SHAPED_BY_VALUES:
+            self._use(origin)
+        result = func(*map_leaves(lambda a: _known(a), args), **map_leaves(lambda a: _known(a), kwargs))
+
+        def stand_in(r: Any) -> Any:
+            if not isinstance(r, Tensor):
+                return r
+            if r.is_floating_point():
+                return self._stand_in(r, r.dtype, origin)
+            self._origins.note(r, origin)
+            return r
+
+        if isinstance(result, tuple) and type(result) is not tuple:
+            return type(result)(map(stand_in, result))
+        return map_leaves(stand_in, result)
 
     def _shares_written_memory(self, a: Tensor) -> bool:
         storage = a.untyped_storage().data_ptr()
@@ -153,26 +208,55 @@ class Recorder(TorchFunctionMode):
     def _refuse(self, operation: str, advice: str) -> NoReturn:
         raise UnsupportedOperation(operation, self._where(), advice, self.recording)
 
+    def _so_far(self) -> Recording:
+        return replace(self.recording, steps=list(self.recording.steps))
+
+    def _lose(self, refusal: UnsupportedOperation, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Results of the right shapes that say why they are lost; raises where Python wants their values."""
+        if name in LEAVING or name == "__setitem__":
+            raise refusal
+        device = next(a.device for a in leaves((args, kwargs)) if isinstance(a, PathTensor | nn.Parameter))
+
+        def lost(r: Any) -> Any:
+            return PathTensor(Lost(Kind.ACTIVATION, r.shape, r.dtype, refusal), device) if isinstance(r, Tensor) else r
+
+        if name == "autograd.grad":
+            inputs = kwargs.get("inputs", args[1] if len(args) > 1 else ())
+            return tuple(map(lost, [inputs] if isinstance(inputs, Tensor) else inputs))
+        try:
+            with torch._C.DisableTorchFunction():
+                result = func(*map_leaves(lambda a: _meta(a), args), **map_leaves(lambda a: _meta(a), kwargs))
+        except Exception:
+            raise refusal from None
+        if spelling.changes_its_operand(func, name, args, kwargs) and isinstance(args[0], PathTensor):
+            args[0].value = lost(args[0]).value
+            return args[0]
+        if isinstance(result, tuple) and type(result) is not tuple:
+            return type(result)(map(lost, result))
+        return map_leaves(lost, result)
+
     def _record(
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]
     ) -> Any:
         rule = RULES.get(name)
         if rule is None:
             unknown = "rewrite it with supported operations (docs/rules.md lists them), or add a rule"
-            self._refuse(resolve_name(func) or name, REFUSED.get(name, unknown))
+            raise _NoRule(resolve_name(func) or name, REFUSED.get(name, unknown))
         if kwargs.get("out") is not None:
             self._refuse(name, "out= writes where paths cannot follow; use the result")
-        if rule.moves and any(self._indices.get(id(a), (a, False))[1] for a in operands):
-            self._refuse(name, "an integer input chooses entries; look them up with torch.nn.functional.embedding")
+        same = self._same_as(name, args, kwargs)
+        if same is not None:
+            return self.__torch_function__(same[0], (), same[1])
         target = self._target(name, args, kwargs) if spelling.changes_its_operand(func, name, args, kwargs) else None
-        values, named = map_leaves(lambda a: self.value_of(a), spelling.uniform_arguments(args, kwargs))
+        args, kwargs = spelling.uniform_arguments(args, kwargs)
+        values, named = map_leaves(lambda a: self.value_of(a), self._settled(rule, name, args, kwargs))
         try:
             values = rule.rewrite(*values)
             _check_call(rule, len(values), tuple(named))
             rule.check(*values, **named)
             rule.check_products(*values, **named)
         except Refusal as refusal:
-            self._refuse(name, str(refusal))
+            raise _NoRule(name, str(refusal)) from None
         results, single, pack = _shapes(func, rule, values, named)
         kind = rule.result_kind(v.kind for v in values_in((values, named)))
         outputs = tuple(Value(kind, r.shape, r.dtype) if r.is_floating_point() else None for r in results)
@@ -183,13 +267,98 @@ class Recorder(TorchFunctionMode):
         tensors = tuple(r if v is None else PathTensor(v, operands[0].device) for v, r in zip(outputs, results))
         if rule.aliases:
             _share_memory(operands, tensors)
+        self._keep_values(func, name, args, kwargs, operands, tensors)
         return tensors[0] if single else pack(tensors)
+
+    def _keep_values(self, func: Any, name: str, args: Any, kwargs: Any, operands: Any, tensors: Any) -> None:
+        """What is made of inputs and constants alone has values that are known."""
+        if not all(isinstance(a, PathTensor) and a.known is not None for a in operands if self._is_ours(a)):
+            return
+        result = func(*map_leaves(lambda a: _known(a), args), **map_leaves(lambda a: _known(a), kwargs))
+        origin = self._origin(operands, name)
+        for tensor, known in zip(tensors, (result,) if isinstance(result, Tensor) else result):
+            if isinstance(tensor, PathTensor):
+                tensor.known, tensor.origin = known, origin
+
+    def _same_as(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...]] | None:
+        """Another call that says the same: lookups by constants are moves of weights, choices by dice are none.
+
+        An embedding looked up by constants (positions) is the rows it takes; a weight indexed by an input is an
+        embedding. Entries that dice choose all have their paths.
+        """
+        if name == "embedding" and len(args) >= 2 and self._is_ours(args[1]) and not isinstance(args[0], PathTensor):
+            renormalises = kwargs.get("max_norm", args[3] if len(args) > 3 else None) is not None
+            if not renormalises and not self._origins.of(args[0]).inputs:
+                return Tensor.__getitem__, (args[1], args[0])
+        if name in ("__getitem__", "index_select") and self._is_weight(args[0]) and not kwargs:
+            index = args[-1]
+            is_index = isinstance(index, Tensor) and index.dtype in (torch.int32, torch.int64)
+            if is_index and args[1:-1] in ((), (0,)) and args[0].dim() == 2 and self._origins.of(index).inputs:
+                return torch.nn.functional.embedding, (index, args[0])
+        if name == "masked_fill" and isinstance(args[1], Tensor) and self._origins.of(args[1]).noise:
+            return Tensor.clone, (args[0],)
+        if name == "where" and len(args) == 3 and isinstance(args[0], Tensor) and self._origins.of(args[0]).noise:
+            return torch.add, (args[1], args[2])
+        return None
+
+    def _is_weight(self, a: Any) -> bool:
+        value = self.value_of(a) if self._is_ours(a) else None
+        return value is not None and value.kind is Kind.WEIGHT
+
+    def _settled(self, rule: Rule, name: str, args: Any, kwargs: Any) -> Any:
+        """The arguments with every tensor in its role.
+
+        Noise that is added is nothing, any other noise is one. What comes from an input, multiplied with values of
+        units, is a constant (a mask); truth values and integers are structure, except where they look words up;
+        other numbers are inputs.
+        """
+
+        def settle(a: Any) -> Any:
+            if not isinstance(a, Tensor) or self._is_ours(a):
+                return a
+            origin = self._origins.of(a)
+            if origin.noise and (a.is_floating_point() or (a.dtype is torch.bool and rule.multiplies)):
+                return torch.zeros_like(a) if isinstance(rule, Add) else torch.ones_like(a)
+            if not origin.inputs or name in ("embedding", "embedding_bag"):
+                return a
+            is_nothing = isinstance(rule, Add) and not bool(a.any())  # a state of zeros, masked
+            if a.is_floating_point() and not isinstance(rule, Divide) and not is_nothing:
+                return self._stand_in(a, a.dtype, origin)
+            self._use(origin)
+            return a
+
+        args, kwargs = map_leaves(lambda a: settle(a), (args, kwargs))
+        constants = self._multiplied_inputs(rule, args, kwargs)
+        return map_leaves(lambda a: a.known if id(a) in constants else a, (args, kwargs))
+
+    def _multiplied_inputs(self, rule: Rule, args: Any, kwargs: Any) -> set[int]:
+        """Ids of the tensors made of inputs that are multiplied with values of units."""
+        tensors = {a.value: a for a in leaves((args, kwargs)) if isinstance(a, PathTensor) and a.known is not None}
+        if not tensors or not rule.multiplies:
+            return set()
+        values, named = map_leaves(lambda a: self.value_of(a), (args, kwargs))
+        constants: set[int] = set()
+        try:
+            products = rule.products(*rule.rewrite(*values), **named)
+        except TypeError:
+            return set()  # a form of call that is refused with its name
+        for product in products:
+            factors = [factor for factor in product if any(v.kind is not Kind.WEIGHT for v in factor)]
+            known = [v for factor in factors for v in factor if v in tensors]
+            if len(factors) < 2 or not known:
+                continue
+            if len(known) == sum(map(len, factors)):
+                raise _NoRule(rule.name, "it multiplies inputs with inputs and weights; do it in two steps")
+            for value in known:
+                self._use(tensors[value].origin)
+                constants.add(id(tensors[value]))
+        return constants
 
     def _target(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """The tensor an in-place operation changes; refused where the change would reach other tensors unseen."""
         target = args[0] if args else kwargs["input"]
         if isinstance(target, PathTensor):
-            if target.value in self.recording.inputs:
+            if target.value in self.recording.inputs and target.value.kind is Kind.INPUT:
                 reason = "it changes the model's input in place; use the out-of-place form"
             elif target.borrowed:
                 reason = "it changes a parameter or a collecting tensor through a view; use the out-of-place form"
@@ -228,6 +397,22 @@ class Recorder(TorchFunctionMode):
 
 def _initialised(name: str, result: Any) -> Any:
     return result.zero_() if name in spelling.UNINITIALISED else result
+
+
+class _NoRule(Exception):
+    """No rule covers this operation, or not as it is called."""
+
+    def __init__(self, operation: str, advice: str) -> None:
+        super().__init__(operation)
+        self.operation, self.advice = operation, advice
+
+
+def _known(a: Any) -> Any:
+    return a.known if isinstance(a, PathTensor) and a.known is not None else a
+
+
+def _meta(a: Any) -> Any:
+    return torch.empty(a.shape, dtype=a.dtype, device="meta") if isinstance(a, Tensor) else a
 
 
 def _without_data(a: Any) -> Any:

@@ -7,14 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from pathsgd.errors import UnsupportedOperation
-
-
-def tensors_in(inputs: Sequence[Any]) -> list[Tensor]:
-    """All tensors in nested inputs."""
-    return [a for a in tree_leaves(list(inputs)) if isinstance(a, Tensor)]
+from pathsgd.recording.inputs import Call, numbered_tensors
 
 
 def check_model(model: Any) -> None:
@@ -28,7 +23,7 @@ def _named(value: Any) -> str:
     return f"the class {value.__name__} (call it to make one)" if is_module else type(value).__name__
 
 
-def validate(model: nn.Module, inputs: Sequence[Any]) -> None:
+def validate(model: nn.Module, call: Call) -> None:
     """Raise TypeError, ValueError or UnsupportedOperation, naming what is wrong."""
     check_model(model)
     _check_modules(model)
@@ -41,11 +36,18 @@ def validate(model: nn.Module, inputs: Sequence[Any]) -> None:
     if len(dtypes) > 1:
         examples = ", ".join(f"'{name}' is {dtype}" for dtype, name in dtypes.items())
         raise TypeError(f"the parameters mix dtypes ({examples}); convert the model to one, e.g. model.float()")
-    _check_inputs(inputs, next(iter(dtypes)))
+    _check_inputs(numbered_tensors(call), next(iter(dtypes)))
 
 
 def _check_modules(model: nn.Module) -> None:
     for name, module in model.named_modules():
+        if type(module).__name__ in ("_SpectralNorm", "_Orthogonal"):
+            layer = name.partition(".parametrizations")[0]
+            raise UnsupportedOperation(
+                type(module).__name__.strip("_"), f"module '{layer}'",
+                "the parametrization divides a weight by a norm that no rescaling of units keeps; remove it "
+                "(torch.nn.utils.parametrize.remove_parametrizations), or bound growth with optim.bound_growth_",
+            )  # fmt: skip
         if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
             kind = "scripted or traced" if isinstance(module, torch.jit.ScriptModule) else "compiled"
             where = f"module '{name}'" if name else "the model itself"
@@ -63,8 +65,7 @@ def _check_parameter(name: str, p: Tensor) -> None:
         raise ValueError(f"parameter '{name}' has NaN or infinite entries; its paths have no finite weight")
 
 
-def _check_inputs(inputs: Sequence[Any], dtype: torch.dtype) -> None:
-    found = tensors_in(inputs)
+def _check_inputs(found: Sequence[Tensor], dtype: torch.dtype) -> None:
     if not found:
         raise ValueError("no example input: pass at least one tensor of the shape the model takes")
     for a in found:

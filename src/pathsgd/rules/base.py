@@ -96,6 +96,9 @@ class NodeGraph(Protocol):
     def edges(self, weight: Any, out: Tensor | int, into: Tensor | int) -> None:
         """The weight's entries are edges from `into` to `out` (broadcast to the weight's shape)."""
 
+    def normalise(self, ids: Tensor) -> None:
+        """What reads these nodes here does not feel their scale."""
+
     @property
     def result_shape(self) -> torch.Size:
         """The shape of the result under way."""
@@ -174,7 +177,7 @@ def repeats(step: Step) -> int:
 
 def examples(recording: Recording) -> int:
     """How many examples the output sums over: 1, or the rows of a packed batch."""
-    return max((s.rule.packed_rows(*s.args, **s.kwargs) for s in recording.steps), default=1)
+    return max(recording.rows, *(s.rule.packed_rows(*s.args, **s.kwargs) for s in recording.steps), 1)
 
 
 RULES: dict[str, Rule] = {}

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from pathsgd.arithmetic import scaled
-from pathsgd.arithmetic.scaled import Scaled
+from pathsgd.arithmetic.scaled import Scaled, no_scale
 from pathsgd.rules.base import FIXED, NodeGraph, Nodes, Refusal, Rule, Squared, as_scaled, operation, shape_of
 from pathsgd.rules.pointwise import add_nodes
 from pathsgd.tape import Kind, Product, values_in
@@ -83,7 +83,7 @@ class BatchNorm(Rule):
     ) -> Nodes:  # fmt: skip
         ids = graph.activation(x)
         if training and not graph.exact:
-            graph.merge(ids, _all_but(ids, 1))
+            graph.normalise(graph.merge(ids, _all_but(ids, 1)))
         else:  # running statistics, or eps beside those of the batch, know one scale only
             graph.tie(ids, torch.tensor(FIXED))
         if weight is None and bias is None:
@@ -119,6 +119,7 @@ class WeightNorm(Rule):
         ids = shape_of(v)
         rows = graph.fresh(*(n if d == dim else 1 for d, n in enumerate(ids)))
         graph.edges(v, rows, FIXED)
+        graph.normalise(rows)
         return Nodes(g.ids.expand(ids), weight=True)
 
 
@@ -130,4 +131,4 @@ def _divided_by_its_size(x: Scaled, dims: list[int]) -> Scaled:
     """x over its mean along `dims`, which is a constant to derivatives; where nothing arrives, zero stays zero."""
     x = x.merged(dims)
     size = x.mantissa.detach().mean(dims, keepdim=True)
-    return Scaled(x.mantissa * torch.where(size > 0, 1 / size, 0.0), torch.zeros_like(size).sum())
+    return Scaled(x.mantissa * torch.where(size > 0, 1 / size, 0.0), no_scale())

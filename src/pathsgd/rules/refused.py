@@ -38,6 +38,11 @@ refuse(
     "products of two activations are not paths",
     "bilinear", "scaled_dot_product_attention", "multi_head_attention_forward",
 )  # fmt: skip
+refuse(
+    "derivatives taken inside forward are not paths; take them in the loss, or measure with output= what does not "
+    "depend on them",
+    "autograd.grad",
+)
 refuse("it sums over its batch; write it as matmul and sum", "addbmm")
 refuse(
     "it orders entries by value; only the largest or smallest of some is covered (max, amax, max-pools)",

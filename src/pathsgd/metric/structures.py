@@ -1,0 +1,222 @@
+"""What is known of a model's structure, and when it has to be looked at again.
+
+One recording serves as long as the forward pass is the recorded one. That depends on the shapes of the inputs and on
+those of their values that are structure; on the modules, their mode and their plain attributes (a flag, a depth); and
+it shows in which parameters have gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from pathsgd.closed_form.match import PlainNet, match
+from pathsgd.passes.nodes import NodeSpaces, spaces_of
+from pathsgd.passes.recurrences import Recurrence, recurrences
+from pathsgd.passes.sharing import repeats_along_paths
+from pathsgd.recording.alike import alike
+from pathsgd.recording.dice import Dice
+from pathsgd.recording.inputs import Call, numbered_tensors, objects_in
+from pathsgd.recording.record import Output, record
+from pathsgd.tape import Recording
+
+_REMEMBERED = 64
+"""Recordings are small; this many of them (for sequence lengths, say) are kept."""
+_THROWS = 8
+"""How often a forward pass that throws dice is recorded, in search of the way that it took, if nobody saw its dice."""
+_PLAIN = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What is known of one forward pass of a model, whatever its weights."""
+
+    recording: Recording
+    spaces: NodeSpaces
+    plain: PlainNet | None
+    repeats: dict[str, int]
+    """How often paths may use each parameter that they use more than once."""
+    free: frozenset[str]
+    """Parameters that some rescaling changes."""
+    recurrences: dict[str, Recurrence]
+    """The matrices that the net applies to its own results, by name."""
+
+    def is_of(self, parameters: Mapping[str, Tensor]) -> bool:
+        """Whether these parameters have the shapes that were recorded."""
+        return all(
+            name in parameters and parameters[name].shape == v.shape for name, v in self.recording.parameters.items()
+        )
+
+
+@dataclass
+class _Variants:
+    """The structures at one state of the modules and shape of the inputs, by what tells them apart."""
+
+    structural: frozenset[int] = frozenset()
+    """Numbers of the inputs whose values are structure."""
+    known: dict[Any, Structure] = field(default_factory=dict)
+
+
+class Structures:
+    """The structures of one model."""
+
+    def __init__(self, model: nn.Module, output: Output) -> None:
+        self.model, self.output = model, output
+        self._variants: dict[Any, _Variants] = {}
+        self._last: tuple[Any, Structure] | None = None
+        self._ignored: set[tuple[int, str]] = set()  # attributes whose change has changed nothing
+        self.throws_dice = False
+        """Whether the forward pass takes ways that only its dice explain."""
+        self._look_around()
+
+    @property
+    def structural(self) -> frozenset[int]:
+        """Numbers of the inputs whose values were structure in some recording."""
+        return frozenset().union(*(v.structural for v in self._variants.values()))
+
+    def _look_around(self) -> None:
+        # Walking through the modules at every step costs a good part of what measuring a small net does.
+        self._modules = list(self.model.modules())
+        self._parts = _parts(self._modules)
+        # A layer of torch is what it was made as; a module that somebody wrote may have flags that steer it.
+        self._written = [(k, m) for k, m in enumerate(self._modules) if not type(m).__module__.startswith("torch.nn.")]
+        known: set[int] = set()
+        self._owners: list[tuple[str, dict[str, Tensor | None], str]] = []
+        for prefix, module in self.model.named_modules():
+            for name, p in module._parameters.items():
+                if p is not None and id(p) not in known:
+                    known.add(id(p))
+                    self._owners.append((f"{prefix}.{name}" if prefix else name, module._parameters, name))
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The model's parameters as they are now, by name."""
+        if _parts(self._modules) != self._parts:  # a layer was added, replaced or taken away
+            self._look_around()
+            self._variants.clear()
+        return {name: owner[key] for name, owner, key in self._owners}  # type: ignore[misc]
+
+    def find(self, call: Call, parameters: dict[str, Tensor], dice: Dice | None = None) -> Structure:
+        """The structure of the forward pass whose gradients the parameters hold; recorded if it is a new one.
+
+        dice: the state of the random generators before that pass, where somebody saw it.
+        """
+        state = self._state()
+        variants = self._variants.setdefault((shapes_of(call), state), _Variants())
+        trained = frozenset(name for name, p in parameters.items() if p.grad is not None)
+        key = (_values(call, variants.structural), trained)
+        structure = variants.known.get(key)
+        if structure is None or not structure.is_of(parameters) or (dice is not None and self.throws_dice):
+            structure = self._recorded(call, parameters, trained, dice)
+            if not structure.recording.structural <= variants.structural:
+                variants.structural |= structure.recording.structural
+                key = (_values(call, variants.structural), trained)
+            self._make_room()
+            variants.known[key] = structure
+        self._last = (state, structure)
+        return structure
+
+    def _state(self) -> tuple[Any, ...]:
+        modes = tuple(module.training for module in self._modules)
+        flags = tuple((k, name, value) for k, name, value in self._flags() if (k, name) not in self._ignored)
+        return modes, flags
+
+    def _flags(self) -> Iterator[tuple[int, str, Any]]:
+        for k, module in self._written:
+            for name, value in vars(module).items():
+                if type(value) in _PLAIN:
+                    yield k, name, value
+
+    def __len__(self) -> int:
+        """How many structures are remembered."""
+        return sum(len(v.known) for v in self._variants.values())
+
+    def _make_room(self) -> None:
+        while len(self) >= _REMEMBERED:
+            oldest = next(v.known for v in self._variants.values() if v.known)
+            del oldest[next(iter(oldest))]
+
+    def _recorded(
+        self, call: Call, parameters: dict[str, Tensor], trained: frozenset[str], dice: Dice | None
+    ) -> Structure:
+        recording = self._record(call, dice)
+        self.throws_dice |= recording.steered
+        if recording.steered and dice is None and not _explains(recording, trained, parameters):
+            recording = self._search(call, trained, parameters, recording)
+        for variants in self._variants.values():
+            for known in variants.known.values():
+                if known.is_of(parameters) and alike(known.recording, recording):
+                    self._ignore_what_changed(known)
+                    return known
+        spaces = spaces_of(recording, parameters, exact=False)
+        free = frozenset(name for name, edges in spaces.edges.items() if edges.free)
+        repeated = {recurrence.name: recurrence for recurrence in recurrences(recording)}
+        return Structure(recording, spaces, match(recording), repeats_along_paths(recording), free, repeated)
+
+    def _record(self, call: Call, dice: Dice | None) -> Recording:
+        if dice is None:
+            return record(self.model, call, self.output)
+        with dice.thrown_again():
+            return record(self.model, call, self.output)
+
+    def _search(
+        self, call: Call, trained: frozenset[str], parameters: dict[str, Tensor], first: Recording
+    ) -> Recording:
+        """The way that the forward pass took: throw until what has gradients is what is reached, or nearly."""
+        best = first
+        for seed in range(_THROWS):
+            with Dice.seeded(seed).thrown_again():
+                found = record(self.model, call, self.output)
+            if len(found.reached ^ trained) < len(best.reached ^ trained):
+                best = found
+            if _explains(best, trained, parameters):
+                break
+        return best
+
+    def _ignore_what_changed(self, known: Structure) -> None:
+        """A counter among the attributes: it changed, and the network did not."""
+        if self._last is None or self._last[1] is not known:
+            return
+        before = dict(((k, name), value) for k, name, value in self._last[0][1])
+        now = {(k, name): value for k, name, value in self._flags()}
+        self._ignored |= {at for at, value in now.items() if at in before and before[at] != value}
+
+
+def _explains(recording: Recording, trained: frozenset[str], parameters: dict[str, Tensor]) -> bool:
+    """Whether the parameters with gradients are those that the recorded pass uses."""
+    learning = {name for name in recording.reached if name in parameters and parameters[name].requires_grad}
+    return not trained or learning == trained
+
+
+def _parts(modules: list[nn.Module]) -> list[int]:
+    """The identity of everything that a model is made of."""
+    return [id(part) for m in modules for parts in (m._modules, m._parameters) for part in parts.values()]
+
+
+def shapes_of(call: Call) -> tuple[Any, ...]:
+    """Shapes, dtypes and devices of the tensors of a call; everything else by value, or by what it is."""
+    tensors = tuple((tuple(a.shape), a.dtype, a.device) for a in numbered_tensors(call))
+    return (tensors, tuple(call.kwargs), *(a if isinstance(a, _PLAIN) else _Same(a) for a in objects_in(call)))
+
+
+class _Same:
+    """An object as a key: itself and nothing else; held, so that its address is not given to another."""
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+
+    def __hash__(self) -> int:
+        return id(self.item)
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, _Same) and self.item is other.item
+
+
+def _values(call: Call, structural: frozenset[int]) -> tuple[Any, ...]:
+    """The values of the inputs that are structure."""
+    if not structural:
+        return ()
+    tensors = numbered_tensors(call)
+    return tuple(tensors[k].detach().cpu().numpy().tobytes() for k in sorted(structural) if k < len(tensors))

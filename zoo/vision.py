@@ -1,0 +1,76 @@
+"""Image classifiers and segmentation nets: torchvision, timm, segmentation_models_pytorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo import operators
+from zoo.entry import CLASSES, Entry, Task, classify, images
+
+TORCHVISION = [
+    "alexnet", "densenet121", "densenet161", "densenet169", "densenet201", "googlenet", "inception_v3", "mnasnet0_5",
+    "mnasnet0_75", "mnasnet1_0", "mnasnet1_3", "regnet_x_16gf", "regnet_x_1_6gf", "regnet_x_32gf", "regnet_x_3_2gf",
+    "regnet_x_400mf", "regnet_x_800mf", "regnet_x_8gf", "resnet101", "resnet152", "resnet18", "resnet34", "resnet50",
+    "resnext101_32x8d", "resnext101_64x4d", "resnext50_32x4d", "shufflenet_v2_x0_5", "shufflenet_v2_x1_0",
+    "shufflenet_v2_x1_5", "shufflenet_v2_x2_0", "squeezenet1_0", "squeezenet1_1", "vgg11", "vgg11_bn", "vgg13",
+    "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn", "wide_resnet101_2", "wide_resnet50_2",
+]  # fmt: skip
+"""Every classifier whose units are ReLUs. The others have GELU, SiLU, hard-swish, ReLU6, or gates (regnet_y)."""
+NOT_RELU = ["mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0", "regnet_y_400mf", "convnext_tiny", "vit_b_16"]
+"""One of each family that is refused: the record shows the reason."""
+TIMM = [
+    "resnet10t", "resnet18d", "resnet26t", "resnetv2_18", "dla34", "dla46_c", "hrnet_w18_small", "repvgg_a0",
+    "selecsls42", "vovnet39a", "densenet121", "res2net50_26w_4s", "dpn48b", "inception_v4", "inception_resnet_v2",
+    "xception41", "xception", "regnetx_002", "vgg11", "nasnetalarge", "pnasnet5large", "hgnet_tiny", "visformer_tiny",
+    "ghostnet_050", "tresnet_m", "resnest14d", "skresnet18", "legacy_seresnet18", "cspresnet50", "gernet_s",
+]  # fmt: skip
+"""The smallest of each family with ReLU units, and of families with gates among them."""
+SIDES = {"alexnet": 64, "inception_v3": 75, "inception_v4": 75, "inception_resnet_v2": 75, "nasnetalarge": 64}
+"""Where 32 x 32 pixels are too few."""
+
+
+def _image_task(model: nn.Module, side: int) -> Task:
+    return Task(model, images(side), classify)
+
+
+def _torchvision(name: str) -> Task:
+    operators.declare()
+    import torchvision
+
+    options: dict[str, Any] = {"weights": None, "num_classes": CLASSES}
+    if name in ("googlenet", "inception_v3"):
+        options["init_weights"] = True
+    return _image_task(torchvision.models.get_model(name, **options), SIDES.get(name, 32))
+
+
+def _timm(name: str) -> Task:
+    operators.declare()
+    import timm
+
+    return _image_task(timm.create_model(name, num_classes=CLASSES), SIDES.get(name, 64))
+
+
+def _segment(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), (x[:, 0] > 0).long() * y[:, None, None] % 3)
+
+
+def _segmentation(name: str) -> Task:
+    operators.declare()
+    import segmentation_models_pytorch as smp
+
+    model = getattr(smp, name)(encoder_name="resnet18", encoder_weights=None, classes=3)
+    return Task(model, images(64, rows=4), _segment)
+
+
+def entries() -> Iterator[Entry]:
+    for name in TORCHVISION + NOT_RELU:
+        yield Entry("images, torchvision", name, partial(_torchvision, name))
+    for name in TIMM:
+        yield Entry("images, timm", f"timm {name}", partial(_timm, name))
+    for name in ("Unet", "Linknet", "DeepLabV3", "DeepLabV3Plus"):
+        yield Entry("segmentation", f"{name} on resnet18", partial(_segmentation, name))

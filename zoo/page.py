@@ -20,7 +20,8 @@ records in results/zoo, `python -m zoo --page` makes this page of them.
 A model is **clean** if its loss falls and stays finite, no weight is over 10 times Adam's largest, every parameter
 that has a gradient moves, and a randomly rescaled twin trains alike. {clean} of {trained} trained models are clean;
 {refused} models are refused, each with its reason. Costs are ratios to Adam's whole training step (forward, backward,
-step) measured in turn in one process; the first step includes recording the model.
+step) measured in turn in one process; the first step includes recording the model. Models of the zoo without a
+record have not been trained yet.
 """
 
 

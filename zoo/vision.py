@@ -30,7 +30,14 @@ TIMM = [
     "ghostnet_050", "tresnet_m", "resnest14d", "skresnet18", "legacy_seresnet18", "cspresnet50", "gernet_s",
 ]  # fmt: skip
 """The smallest of each family with ReLU units, and of families with gates among them."""
-SIDES = {"alexnet": 64, "inception_v3": 75, "inception_v4": 75, "inception_resnet_v2": 75, "nasnetalarge": 64}
+SIDES = {
+    "alexnet": 64,
+    "vit_b_16": 224,
+    "inception_v3": 75,
+    "inception_v4": 75,
+    "inception_resnet_v2": 75,
+    "nasnetalarge": 64,
+}
 """Where 32 x 32 pixels are too few."""
 
 

@@ -69,7 +69,7 @@ OPTIONS: dict[type, dict[str, list[dict[str, Any]]]] = {
 ROWS = [(o, name, options) for o, table in OPTIONS.items() for name, rows in table.items() for options in rows]
 
 
-@pytest.mark.parametrize(("optimiser", "name", "options"), ROWS, ids=str)
+@pytest.mark.parametrize(("optimiser", "name", "options"), ROWS, ids=[f"{o.__name__}-{name}" for o, name, _ in ROWS])
 @pytest.mark.filterwarnings("ignore:parameter '(out|aside)")
 def test_every_option_makes_a_difference(optimiser: type, name: str, options: dict[str, Any]) -> None:
     assert not torch.equal(trained(optimiser, **options), trained(optimiser, **_without(name, options)))

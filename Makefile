@@ -37,8 +37,10 @@ types: setup
 	$(BIN)/mypy
 
 # Two worker processes with one thread each: small tensors gain nothing from more.
+# Tests of several processes fork, which autograd allows only where no test has registered a device of its own.
 unit: setup
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/distributed
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest tests/distributed
 
 # The same tests with 10,000 cases in all; `make test` tries a few hundred.
 fuzz: setup

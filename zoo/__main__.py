@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-RECORDS = Path(__file__).parent.parent / "results" / "zoo"
+RECORDS = Path(__file__).parent / "records"
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ HEAD = """\
 
 Each model below is built as its package builds it, from random weights, and trained for {steps} steps at a rate of
 {rate:g} by `PathAdam` at its defaults and by Adam, from the same weights on the same few batches. `make zoo` makes the
-records in results/zoo, `python -m zoo --page` makes this page of them.
+records in zoo/records, `python -m zoo --page` makes this page of them.
 
 A model is **clean** if its loss falls and stays finite, no weight is over 10 times Adam's largest, every parameter
 that has a gradient moves, and a randomly rescaled twin trains alike. {clean} of {trained} trained models are clean;

@@ -68,7 +68,8 @@ class Step:
 class Recording:
     """All steps from the inputs to the outputs, and the parameters they use.
 
-    outputs: the values to measure. returned: all values that the model returns, measured or not.
+    outputs: the values to measure. returned: all values that the model returns, measured or not; none
+        where the user chose the outputs.
     structural: the numbers of the inputs whose values are part of what is recorded (masks, lengths, edges).
     rows: how many examples it was made with.
     steered: whether dice steered the forward pass, so that another one may take other ways.

@@ -47,11 +47,11 @@ def test_shared_parameters_are_told_apart() -> None:
 
 
 def test_parameters_without_a_path_are_named() -> None:
-    model = Weights(lambda m, x: (x @ m.used, x @ m.elsewhere)[0], used=(2, 1), elsewhere=(2, 1), unused=(3,))
+    model = Weights(lambda m, x: (x @ m.used, x @ m.aside)[0], used=(2, 1), aside=(2, 1), unused=(3,))
     report = explain(model, torch.rand(1, 2))
-    assert report.unreached == ["elsewhere", "unused"]
+    assert report.unreached == ["aside", "unused"]
     assert "unused reaches no output" in str(report)
-    assert explain(model, torch.rand(1, 2), output=lambda y: y).unreached == ["elsewhere", "unused"]
+    assert explain(model, torch.rand(1, 2), output=lambda y: y).unreached == ["aside", "unused"]
 
 
 def test_an_unsupported_model_is_explained_up_to_the_reason() -> None:

@@ -61,7 +61,8 @@ def _record(model: nn.Module, call: Call, output: Output) -> Recording:
             raise value.refusal
     recording = recorder.recording
     recording.outputs = list(dict.fromkeys(value for value in measured if isinstance(value, Value)))
-    recording.returned = [value for value in returned if isinstance(value, Value) and not isinstance(value, Lost)]
+    if output is None:  # else the user has said which results are the function; a state that is carried on is none
+        recording.returned = [value for value in returned if isinstance(value, Value) and not isinstance(value, Lost)]
     if not recording.outputs:
         raise ValueError("the model's output depends on neither its inputs nor its parameters: there is no path")
     return recording

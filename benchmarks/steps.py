@@ -75,7 +75,7 @@ def measure_setting(name: str, seconds: float, jax_python: str | None) -> dict[s
     plain, naive = make_net(setting, nn.RNN), make_net(setting, nn.RNN)
     fused, path = make_net(setting, pathsgd.nn.RNN), make_net(setting, pathsgd.nn.RNN)
     x, _ = batch_of(setting)
-    paper_rule = pathsgd.PathSGD(path, 1e-9, rho=0, clip=None, growth=None, relative=True, example_inputs=(x,))
+    paper_rule = pathsgd.PathSGD(path, 1e-9, metric=pathsgd.Metric(0.0), clip=None, growth=None, example_inputs=(x,))
     default = pathsgd.PathSGD(path, 1e-9, example_inputs=(x,))
     functions: dict[str, Callable[[], object]] = {
         "sgd": training_step(plain, setting, torch.optim.SGD(plain.parameters(), 1e-9), fused_loss=False),

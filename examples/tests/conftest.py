@@ -11,6 +11,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from pathsgd.optim.base import PathOptimizer
+from pathsgd.optim.refresh import Refresh
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 torch.set_num_threads(1)
@@ -20,7 +21,7 @@ torch.set_num_threads(1)
 def counts() -> Iterator[dict[str, int]]:
     """How often path optimisers measured, and how often they stepped."""
     found = {"measured": 0, "steps": 0}
-    measure = PathOptimizer.measure
+    measure = Refresh.measure
 
     def measured(self: Any, *args: Any, **kwargs: Any) -> Any:
         found["measured"] += 1
@@ -31,7 +32,7 @@ def counts() -> Iterator[dict[str, int]]:
 
     handle = register_optimizer_step_post_hook(stepped)
     try:
-        with patch.object(PathOptimizer, "measure", measured):
+        with patch.object(Refresh, "measure", measured):
             yield found
     finally:
         handle.remove()

@@ -10,7 +10,7 @@ from pathsgd import PathAdam
 from task import Net, sequences
 
 
-def main(epochs: int = 4) -> list[float]:
+def train(epochs: int = 4) -> tuple[Net, list[float]]:
     torch.manual_seed(0)
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
     model = Net().to(device)
@@ -24,8 +24,8 @@ def main(epochs: int = 4) -> list[float]:
             optimizer.step()
             losses.append(loss.detach())  # a tensor: reading a number here would wait for the device
         print(f"epoch {epoch}: loss {losses[-1]:.5f}, gamma^2 = exp({optimizer.log_gamma_sq:.2f})")
-    return [float(loss) for loss in losses]
+    return model, [float(loss) for loss in losses]
 
 
 if __name__ == "__main__":
-    main()
+    train()

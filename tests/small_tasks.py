@@ -8,6 +8,8 @@ from pathsgd.lab.tasks import (
     AddingTask,
     Batch,
     CopyTask,
+    DecisionTask,
+    MnistAutoencoderTask,
     PtbCharTask,
     PtbWordTask,
     SequentialMnistTask,
@@ -19,6 +21,8 @@ from pathsgd.lab.tasks import (
 TASKS: dict[str, Task] = {
     "adding": AddingTask(length=9),
     "smnist": SequentialMnistTask(subsample=7),
+    "mnist_autoencoder": MnistAutoencoderTask(subsample=7),
+    "decision": DecisionTask(length=8),
     "copy": CopyTask(lag=2),
     "ptb_char": PtbCharTask(window=6),
     "text8": Text8Task(window=6),
@@ -42,5 +46,5 @@ def random_batch(task: Task, seed: int = 0) -> Batch:
 
 
 def build(system: str, task: Task, hidden: int = 12) -> tuple[System, nn.Module]:
-    settings_ = SYSTEMS[system](hidden=hidden)
+    settings_ = SYSTEMS[system](hidden=8 * hidden if system == "autoencoder" else hidden)  # its middle is narrower
     return settings_, settings_.build(task, seed=1)

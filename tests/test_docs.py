@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 import operator
 import re
 import shlex
@@ -19,6 +20,7 @@ from pathsgd.lab.tasks import TASKS
 from pathsgd.rules import RULES
 from pathsgd.rules.__main__ import covered, refused
 from support.casework import between
+from support.fuzz import table
 
 DOCS = Path(__file__).parents[1] / "docs"
 PLACES = ("src/pathsgd", ".", "src/pathsgd/rules", "src/pathsgd/lab/tasks", "src/pathsgd/lab/systems")
@@ -27,6 +29,19 @@ PLACES = ("src/pathsgd", ".", "src/pathsgd/rules", "src/pathsgd/lab/tasks", "src
 def test_the_tables_of_rules_are_up_to_date() -> None:
     page = (DOCS / "rules.md").read_text()
     assert covered() in page and refused() in page, "put the output of `python -m pathsgd.rules` into docs/rules.md"
+
+
+def test_the_page_has_the_counts_of_the_last_fuzz() -> None:
+    assert table() in (DOCS / "reliability.md").read_text(), "put the output of tests/support/fuzz.py there"
+
+
+def test_the_table_of_models_is_that_of_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = DOCS.parent / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    models = import_module("models")
+    record = json.loads((folder / "records" / "models.json").read_text())
+    page = (DOCS / "performance.md").read_text()
+    assert models.BEGIN + models.table(record) + models.END in page, "run `python benchmarks/models.py --page`"
 
 
 def test_the_example_of_a_new_rule_works() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+import pathsgd
 from pathsgd.lab.experiments.pages import page_tables
 from pathsgd.lab.report.markdown import filled, tables_in
+from pathsgd.rules import RULES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -29,14 +32,65 @@ def test_the_readme_is_short_and_its_six_lines_run(capsys: pytest.CaptureFixture
     assert "PathAdam" in capsys.readouterr().out
 
 
-def test_the_example_of_the_index_runs() -> None:
-    (example,) = blocks((ROOT / "docs" / "index.md").read_text())
-    exec(example, {"__name__": "example"})
+def given(page: str) -> dict[str, Any]:
+    """What the text around a page's code takes as given."""
+    torch.manual_seed(0)
+    names: dict[str, Any] = {"__name__": "example"}
+    if page == "optimisers.md":
+        model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        batches = [(torch.randn(4, 3), torch.randn(4, 2)) for _ in range(3)]
+        names |= {"torch": torch, "pathsgd": pathsgd, "model": model, "batches": batches}
+        names |= {"loss": torch.nn.functional.mse_loss}
+    if page == "extending.md":
+        names["VECTOR_OPERATIONS"] = {}
+    return names
+
+
+@pytest.mark.parametrize("page", [path for path in PAGES if blocks(path.read_text())], ids=lambda path: path.name)
+@pytest.mark.filterwarnings("error")
+def test_the_code_on_a_page_runs_from_top_to_bottom(page: Path) -> None:
+    """Cells of notebooks (`code-cell`) run when the documentation is built; these are the other blocks."""
+    names, rules = given(page.name), dict(RULES)
+    try:
+        for block in blocks(page.read_text()):
+            exec(block, names)
+    finally:
+        RULES.clear()
+        RULES.update(rules)
+
+
+def test_no_other_kind_of_block_holds_python() -> None:
+    for page in PAGES:
+        for language in re.findall(r"^```(\S*)$", page.read_text(), re.M):
+            assert language in ("", "python", "sh", "{toctree}", "{eval-rst}"), (page.name, language)
 
 
 def test_the_readme_s_tables_are_those_of_the_records() -> None:
     assert len(tables_in(README)) == 2
     assert filled(README, page_tables(ROOT / "results")) == README, "run `pathsgd tables`"
+
+
+def rows(page: str, table: str) -> dict[str, list[str]]:
+    """A generated table's rows by their first entry."""
+    (found,) = re.findall(rf"<!-- table {table} -->(.*?)<!-- end of table -->", page, re.DOTALL)
+    split = [[entry.strip() for entry in line.strip("|").split("|")] for line in found.splitlines() if line[:1] == "|"]
+    return {first: rest for first, *rest in reversed(split)}
+
+
+def test_what_the_readme_says_without_a_number_is_what_the_tables_say() -> None:
+    adding = rows(README, "runs-adding-100")
+    for method in (
+        "RNN-Path, PathAdam, balanced",
+        "RNN-Path, PathAdam, scaled by up to 100",
+        "RNN-ReLU, Adam, balanced",
+    ):
+        _, seeds, outcomes, _ = adding[method]
+        assert outcomes == f"{seeds} / 0 / 0"
+    text = rows(README, "runs-badly-scaled-text")
+    assert float(text["PathAdam, absolute"][-1]) < float(text["Adam"][-1])
+    words = rows((ROOT / "docs" / "what-reproduces.md").read_text(), "ptb-word")
+    error = {name: float(words[name][1].split()[0]) for name in ("Adam", "PathAdam", "PathAdam, absolute")}
+    assert error["Adam"] < min(error["PathAdam"], error["PathAdam, absolute"]) and words["Adam"][3] == "1"
 
 
 def test_no_figure_in_the_readme_is_typed_by_hand() -> None:

@@ -27,7 +27,8 @@ def main() -> None:
 
     torch.set_num_threads(1)
     RECORDS.mkdir(parents=True, exist_ok=True)
-    for entry in [*written.entries(), *fields.entries(), *vision.entries()]:
+    entries = [*written.entries(), *fields.entries(), *vision.entries()]
+    for entry in sorted(entries, key=lambda entry: -entry.steps):  # the cheap ones first
         file = RECORDS / (re.sub(r"[^a-z0-9]+", "-", entry.name.lower()).strip("-") + ".json")
         wanted = not arguments.names or any(part in entry.name for part in arguments.names)
         if not wanted or (arguments.missing and file.exists()):

@@ -26,11 +26,17 @@ class Task:
     """Of `explain`, `check_invariance` and the optimiser alike: output."""
 
 
+STEPS = 100
+"""How long a model is trained."""
+
+
 @dataclass(frozen=True)
 class Entry:
     field: str
     name: str
     make: Callable[[], Task]
+    steps: int = STEPS
+    """Fewer where a step takes seconds; the record says how many."""
 
 
 def classify(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

@@ -12,23 +12,36 @@ from torch import Tensor, nn
 from zoo import operators
 from zoo.entry import CLASSES, Entry, Task, classify, images
 
-TORCHVISION = [
-    "alexnet", "densenet121", "densenet161", "densenet169", "densenet201", "googlenet", "inception_v3", "mnasnet0_5",
-    "mnasnet0_75", "mnasnet1_0", "mnasnet1_3", "regnet_x_16gf", "regnet_x_1_6gf", "regnet_x_32gf", "regnet_x_3_2gf",
-    "regnet_x_400mf", "regnet_x_800mf", "regnet_x_8gf", "resnet101", "resnet152", "resnet18", "resnet34", "resnet50",
-    "resnext101_32x8d", "resnext101_64x4d", "resnext50_32x4d", "shufflenet_v2_x0_5", "shufflenet_v2_x1_0",
-    "shufflenet_v2_x1_5", "shufflenet_v2_x2_0", "squeezenet1_0", "squeezenet1_1", "vgg11", "vgg11_bn", "vgg13",
-    "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn", "wide_resnet101_2", "wide_resnet50_2",
-]  # fmt: skip
-"""Every classifier whose units are ReLUs. The others have GELU, SiLU, hard-swish, ReLU6, or gates (regnet_y)."""
+TORCHVISION = {
+    100: ["mnasnet0_5", "squeezenet1_1", "shufflenet_v2_x0_5"],
+    50: [
+        "regnet_x_400mf", "squeezenet1_0", "mnasnet0_75", "mnasnet1_0", "mnasnet1_3", "shufflenet_v2_x1_0",
+        "shufflenet_v2_x1_5", "shufflenet_v2_x2_0", "regnet_x_800mf",
+    ],
+    25: [
+        "resnet18", "googlenet", "densenet121", "resnet34", "resnet50", "inception_v3", "regnet_x_1_6gf",
+        "resnext50_32x4d", "densenet169", "densenet201", "regnet_x_3_2gf", "densenet161", "alexnet",
+    ],
+    10: [
+        "resnet101", "resnet152", "wide_resnet50_2", "regnet_x_8gf", "resnext101_32x8d", "resnext101_64x4d",
+        "regnet_x_16gf", "regnet_x_32gf", "wide_resnet101_2", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16",
+        "vgg16_bn", "vgg19", "vgg19_bn",
+    ],
+}  # fmt: skip
+"""Every classifier whose units are ReLUs. The others have GELU, SiLU, hard-swish, ReLU6, or gates (regnet_y).
+
+By how many steps they are trained for."""
 NOT_RELU = ["mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0", "regnet_y_400mf", "convnext_tiny", "vit_b_16"]
 """One of each family that is refused: the record shows the reason."""
-TIMM = [
-    "resnet10t", "resnet18d", "resnet26t", "resnetv2_18", "dla34", "dla46_c", "hrnet_w18_small", "repvgg_a0",
-    "selecsls42", "vovnet39a", "densenet121", "res2net50_26w_4s", "dpn48b", "inception_v4", "inception_resnet_v2",
-    "xception41", "xception", "regnetx_002", "vgg11", "nasnetalarge", "pnasnet5large", "hgnet_tiny", "visformer_tiny",
-    "ghostnet_050", "tresnet_m", "resnest14d", "skresnet18", "legacy_seresnet18", "cspresnet50", "gernet_s",
-]  # fmt: skip
+TIMM = {
+    50: ["resnet10t", "dla46_c", "regnetx_002", "ghostnet_050"],
+    25: [
+        "hrnet_w18_small", "repvgg_a0", "dla34", "resnet18d", "resnetv2_18", "selecsls42", "gernet_s", "dpn48b",
+        "legacy_seresnet18", "skresnet18", "resnest14d", "visformer_tiny", "hgnet_tiny", "cspresnet50", "resnet26t",
+        "densenet121", "vovnet39a", "xception41", "xception", "res2net50_26w_4s", "tresnet_m",
+    ],
+    10: ["inception_v4", "inception_resnet_v2", "vgg11", "nasnetalarge", "pnasnet5large"],
+}  # fmt: skip
 """The smallest of each family with ReLU units, and of families with gates among them."""
 SIDES = {
     "alexnet": 64,
@@ -37,6 +50,7 @@ SIDES = {
     "inception_v4": 75,
     "inception_resnet_v2": 75,
     "nasnetalarge": 64,
+    "visformer_tiny": 224,
 }
 """Where 32 x 32 pixels are too few."""
 
@@ -52,6 +66,8 @@ def _torchvision(name: str) -> Task:
     options: dict[str, Any] = {"weights": None, "num_classes": CLASSES}
     if name in ("googlenet", "inception_v3"):
         options["init_weights"] = True
+    if name == "inception_v3":
+        options["aux_logits"] = False  # its helper head takes images of 299 x 299 only
     return _image_task(torchvision.models.get_model(name, **options), SIDES.get(name, 32))
 
 
@@ -75,9 +91,13 @@ def _segmentation(name: str) -> Task:
 
 
 def entries() -> Iterator[Entry]:
-    for name in TORCHVISION + NOT_RELU:
+    for name in NOT_RELU:
         yield Entry("images, torchvision", name, partial(_torchvision, name))
-    for name in TIMM:
-        yield Entry("images, timm", f"timm {name}", partial(_timm, name))
+    for steps, names in TORCHVISION.items():
+        for name in names:
+            yield Entry("images, torchvision", name, partial(_torchvision, name), steps)
     for name in ("Unet", "Linknet", "DeepLabV3", "DeepLabV3Plus"):
-        yield Entry("segmentation", f"{name} on resnet18", partial(_segmentation, name))
+        yield Entry("segmentation", f"{name} on resnet18", partial(_segmentation, name), 25)
+    for steps, names in TIMM.items():
+        for name in names:
+            yield Entry("images, timm", f"timm {name}", partial(_timm, name), steps)

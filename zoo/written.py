@@ -68,7 +68,7 @@ def _physics() -> Task:
 
 
 class VAE(nn.Module):
-    """The usual one: exp makes a standard deviation of what the encoder says."""
+    """The usual one: exp makes a standard deviation of what the encoder says, so its halves are measured apart."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,8 @@ def _elbo(m: nn.Module, x: Tensor) -> Tensor:
 
 
 def _vae() -> Task:
-    return Task(VAE(), [(x.mean(1).flatten(1),) for x, _ in images(8, 32)], _elbo)
+    batches = [(x.mean(1).flatten(1),) for x, _ in images(8, 32)]
+    return Task(VAE(), batches, _elbo, options={"output": ["encoder", "decoder"]})
 
 
 def _gan(part: str) -> Task:

@@ -16,17 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
 
 from pathsgd.optim.base import PathOptimizer
 from pathsgd.passes.nodes import NodeSpaces, spaces_of
 from pathsgd.passes.squared import Evaluation
 from pathsgd.quantities.kappa import Kappa
 from pathsgd.quantities.rescaling import apply, random_alpha
-from pathsgd.recording.inputs import Call, call_of, map_tensors, numbered_tensors
+from pathsgd.recording.inputs import Call, call_of, is_sparse, map_tensors, numbered_tensors
 from pathsgd.recording.outputs import Output, choose, watched
 from pathsgd.recording.record import record
 from pathsgd.recording.recorder import is_recording
+from pathsgd.recording.sharded import refuse_sharded
 from pathsgd.recording.validation import check_model
 
 MakeOptimizer = Callable[[nn.Module], Optimizer] | type[Optimizer]
@@ -113,6 +113,7 @@ def _compared(
 ) -> InvarianceReport:  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
     check_model(model)
+    refuse_sharded(model, "check_invariance")
     model = copy.deepcopy(model).double()
     data = _random_data(model, inputs, output, generator)
     twin = copy.deepcopy(model)
@@ -151,14 +152,19 @@ _GAUSSIAN = frozenset({"randn", "randn_like", "normal", "normal_"})
 class _InDouble(TorchFunctionMode):
     """float64 wherever forward writes float32, in its own tensors (torch.zeros) and in its casts; no Gaussian noise.
 
-    Noise that is added has a scale of its own, so a rescaled twin feels it differently: both go without.
+    Noise that is added has a scale of its own, so a rescaled twin feels it differently: both go without. A state that
+    an earlier call left behind would be the twin's own: both start from nothing.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name == "float" and args:
             return args[0].double()
-        args, kwargs = tree_map(lambda a: torch.float64 if a is torch.float32 else a, (args, kwargs or {}))
+        if name == "carried":
+            return torch.zeros_like(args[0])
+        # Not in nested arguments: every operation comes through here, and deepcopy's memo holds all that was copied.
+        args = [torch.float64 if a is torch.float32 else a for a in args]
+        kwargs = {key: torch.float64 if a is torch.float32 else a for key, a in (kwargs or {}).items()}
         result = func(*args, **kwargs)
         is_noise = name in _GAUSSIAN and kwargs.get("generator") is None  # data and targets have one of their own
         return result.zero_() if is_noise and not is_recording() else result
@@ -176,12 +182,18 @@ class _InDouble(TorchFunctionMode):
 def _random_data(model: nn.Module, inputs: tuple[Any, ...], output: Output, generator: torch.Generator) -> Call:
     """Numbers at random for every input whose values are not structure."""
     call = map_tensors(lambda a: a.double() if a.is_floating_point() else a, call_of(model, inputs))
-    structural = record(model, call, output).structural
+    recording = record(model, call, output)
+    structural, used = recording.structural, {v for step in recording.steps for v in step.operands}
+    values = iter(recording.inputs)
     numbers = iter(range(len(numbered_tensors(call))))
 
     def drawn(a: Tensor) -> Tensor:
-        if next(numbers) in structural or not a.is_floating_point():
+        is_number = a.is_floating_point() and not is_sparse(a)
+        is_state = is_number and next(values) not in used
+        if next(numbers) in structural or not is_number:
             return a
+        if is_state:  # of a recurrent layer, and no path starts there
+            return torch.zeros_like(a)
         return torch.randn(a.shape, generator=generator, dtype=torch.float64).to(a.device)
 
     return map_tensors(drawn, call)

@@ -171,9 +171,9 @@ def test_many_units():
     generator = torch.Generator().manual_seed(0)
     f = plain(2 * torch.randn(2048, 2048, generator=generator) / math.sqrt(2048))
     directions = Directions.new(f)
-    rates = [float(growth.bound_(f, directions, 1.05)) for _ in range(12)]
-    assert rates[:4] == [0.0] * 4  # not ripe
-    assert rates[4] > 1.3 > rates[-1]
+    rates = [float(growth.bound_(f, directions, 1.05)) for _ in range(20)]
+    assert rates[:9] == [0.0] * 9  # not ripe
+    assert rates[9] > 1.3 > rates[-1]
     assert bool(f.weight.isfinite().all())
 
 
@@ -217,7 +217,7 @@ def test_the_bound_commutes_with_rescaling_by_powers_of_two_to_the_last_bit(hidd
 def test_the_bound_commutes_with_rescaling(hidden, seed):
     draw = torch.rand(hidden, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     # Directions that grow almost alike may be taken in another order, in float32 after a few calls.
-    for dtype, tolerance, calls in ((torch.float64, 1e-10, 25), (torch.float32, 1e-3, 7)):
+    for dtype, tolerance, calls in ((torch.float64, 1e-10, 25), (torch.float32, 1e-3, 12)):
         (one, rates), (two, others) = twins(hidden, seed, dtype, 10 ** (4 * draw - 2), noise=0.0005, calls=calls)
         assert rates == pytest.approx(others, rel=tolerance)
         assert torch.allclose(one, two, atol=tolerance, rtol=tolerance)

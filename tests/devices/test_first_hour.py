@@ -75,3 +75,32 @@ def test_parameters_in_half_precision(dtype: torch.dtype) -> None:
     wanted = before.float() - 1e-2 * to_cpu(step).float()  # both corrections of the first step are 0.1
     assert to_cpu(model[0].weight).dtype == dtype
     torch.testing.assert_close(to_cpu(model[0].weight).float(), wanted.to(dtype).float(), rtol=0.02, atol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_run_in_half_precision_is_resumed(dtype: torch.dtype) -> None:
+    """Metric and moments come back in single precision: torch rounds a state to its parameter's dtype."""
+    torch.manual_seed(0)
+    x = torch.rand(16, 6, 2).to(DEVICE, dtype)
+
+    def steps(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(x).float().square().mean().backward()
+            optimizer.step()
+
+    model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)).to(DEVICE, dtype)
+    optimizer = pathsgd.PathAdam(model, lr=1e-2, refresh_every=2)
+    steps(model, optimizer)
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file)
+    again = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)).to(DEVICE, dtype)
+    again.load_state_dict(saved["model"])
+    resumed = pathsgd.PathAdam(again, lr=1e-2, refresh_every=2)
+    resumed.load_state_dict(saved["optimizer"])
+    steps(model, optimizer)
+    steps(again, resumed)
+    for p, q in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(to_cpu(p), to_cpu(q))

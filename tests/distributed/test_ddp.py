@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
@@ -14,56 +13,9 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
-from pathsgd import PathAdam, PathSGD, random_rescaling
+from pathsgd import PathAdam, random_rescaling
+from support.parallel import MODELS, OPTIMIZERS, assert_ranks_agree, batch_of, make, share
 from support.processes import in_processes
-
-BATCH = 8
-
-
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rnn = nn.RNN(2, 6, nonlinearity="relu", batch_first=True)
-        self.head = nn.Linear(6, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.rnn(x)[0][:, -1])
-
-
-def feed_forward() -> nn.Module:
-    return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
-
-
-def normalised() -> nn.Module:
-    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
-
-
-MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "recurrent": (Recurrent, (5, 2)),
-    "feed-forward": (feed_forward, (3,)),
-    "batch norm": (normalised, (3,)),
-}
-OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
-    "PathAdam": lambda model: PathAdam(model, lr=3e-3, refresh_every=2),
-    "PathSGD": lambda model: PathSGD(model, lr=1e-2, momentum=0.9),
-}
-
-
-def make(name: str) -> nn.Module:
-    torch.manual_seed(3)
-    return MODELS[name][0]().double()
-
-
-def batch_of(step: int, shape: tuple[int, ...], length: int | None = None) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    if length is not None:
-        shape = (length, *shape[1:])
-    x = torch.randn(BATCH, *shape, generator=generator, dtype=torch.float64)
-    return x, x.flatten(1).sum(1, keepdim=True)
-
-
-def share(x: Tensor) -> Tensor:
-    return x.chunk(dist.get_world_size())[dist.get_rank()]
 
 
 def train(model: str, optimizer: str, steps: int, given: str = "wrapper", rescaled: bool = False) -> dict[str, Tensor]:
@@ -79,12 +31,6 @@ def train(model: str, optimizer: str, steps: int, given: str = "wrapper", rescal
         (parallel(x) - y).square().mean().backward()
         steps_taken.step()
     return {name: p.detach() for name, p in made.named_parameters()}
-
-
-def assert_ranks_agree(results: list[dict[str, Tensor]]) -> None:
-    for result in results[1:]:
-        for name, value in results[0].items():
-            assert torch.equal(value, result[name]), name
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -127,7 +73,41 @@ def train_lengths(example: bool) -> tuple[dict[str, Tensor], int]:
 def test_sequences_of_other_lengths_do_not_drive_ranks_apart() -> None:
     results = in_processes(2, train_lengths, False)
     assert_ranks_agree([result for result, _ in results])
-    assert [used for _, used in results] == [6, 6]  # one broadcast of shapes a measurement
+    assert [used for _, used in results] == [0, 0]  # shapes go through the store that the processes met in
+
+
+class Steered(nn.Module):
+    """How often a layer is used, and which of its inputs count, are values of the inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.again, self.head = nn.Linear(3, 6), nn.Linear(6, 6), nn.Linear(6, 1)
+
+    def forward(self, x: Tensor, times: Tensor | int, mask: Tensor) -> Tensor:
+        h = torch.relu(self.enter(x).masked_fill(mask, 0.0))
+        for _ in range(int(times)):
+            h = torch.relu(self.again(h))
+        return self.head(h)
+
+
+def train_steered(kind: type) -> dict[str, Tensor]:
+    torch.manual_seed(3)
+    model = Steered().double()
+    parallel = DistributedDataParallel(model)
+    optimizer = PathAdam(parallel, lr=3e-3)
+    for step in range(6):
+        x, y = (share(t) for t in batch_of(step, (3,)))
+        times, mask = 1 + dist.get_rank() + step % 2, torch.arange(6) < dist.get_rank() + step % 2
+        optimizer.zero_grad()
+        given = torch.tensor(times) if kind is Tensor else times
+        (parallel(x, given, mask) - y).square().mean().backward()
+        optimizer.step()
+    return {name: p.detach() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", [Tensor, int])
+def test_values_that_are_structure_do_not_drive_ranks_apart(kind: type) -> None:
+    assert_ranks_agree(in_processes(2, train_steered, kind))
 
 
 def test_nothing_is_communicated_where_the_shapes_are_given() -> None:

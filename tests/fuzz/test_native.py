@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pathsgd.nn
-from support.fuzz import fuzzed
+from support.fuzz import CASES, fuzzed
 from support.harness import COMPILER, SANITIZERS, build_harness, check, run
 
 EACH = 25
@@ -27,7 +27,7 @@ def cases(draw: st.DrawFn) -> str:
     return f"{operation} {draw(st.integers(0, 2**31 - 1))} {steps} {rows} {units} {draw(st.integers(1, 20))}"
 
 
-@pytest.mark.timeout(1800)  # the compiler takes most of it
+@pytest.mark.timeout(max(1800, CASES))  # the compiler takes most of it, unless thousands of cases are asked for
 def test_the_kernels_under_sanitizers(tmp_path: Path) -> None:
     """Of 16 bytes, as any processor has them: the widths differ in nothing but a number."""
     if COMPILER is None:
@@ -42,3 +42,6 @@ def test_the_kernels_under_sanitizers(tmp_path: Path) -> None:
         check(run(harness, "-", input="\n".join(lines)))
 
     random_cases()
+
+
+test_the_kernels_under_sanitizers.cases = round(0.3 * CASES)  # type: ignore[attr-defined]

@@ -99,6 +99,16 @@ def test_a_disk_that_fills_up_leaves_a_run_that_goes_on(largest_file: int, tmp_p
     assert cli.main([*TRAIN, "--run-dir", "r", "--quiet", "--resume"]) == 0
 
 
+@pytest.mark.parametrize("largest_file", [100, 1000, 4000])
+def test_a_sweep_on_a_disk_that_fills_up_ends_in_one_line_and_goes_on(largest_file: int, tmp_path: Path) -> None:
+    words = ["sweep", "adding", "irnn", *SMALL, "--grid", "seed=0,1,2", "--results", "s", "--jobs", "2"]
+    done = limited(words, largest_file)
+    assert done.returncode == 2 and re.fullmatch(r"pathsgd: error: File too large: \S+\n", done.stderr), done.stderr
+    assert "Traceback" not in done.stdout
+    assert cli.main(words) == 0
+    assert len(list((tmp_path / "s").glob("*.json"))) == 3
+
+
 @pytest.mark.parametrize("error", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT])
 def test_a_disk_that_takes_nothing(error: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Recorder(tmp_path, 0, error, lasting=True):

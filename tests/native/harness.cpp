@@ -11,7 +11,6 @@
 #include "cross_entropy.h"
 #include "entry.h"
 #include "follow_directions.h"
-#include "inverse_root.h"
 #include "plain_sums.h"
 #include "rnn.h"
 #include "spectral_norm.h"
@@ -19,6 +18,7 @@
 #include "squared_sequences.h"
 #include "threads.h"
 #include "update.h"
+#include "whiten.h"
 
 // The C interface: one function for each operation and type (entry.h).
 #define DECLARE(operation, Call, F) extern "C" int pathsgd_##operation##_##F(pathsgd::Call<F>*);
@@ -36,6 +36,7 @@ OVERLOADS(moments, UpdateCall)
 OVERLOADS(direction, UpdateCall)
 OVERLOADS(apply, UpdateCall)
 DECLARE(spectral_norm, SpectralNormCall, float)
+DECLARE(whiten, WhitenCall, float)
 DECLARE(follow_directions, FollowDirectionsCall, float)
 DECLARE(correct_direction, CorrectDirectionCall, float)
 DECLARE(cross_entropy, CrossEntropyCall, float)
@@ -46,7 +47,6 @@ DECLARE_2(squared_sequences, SquaredSequencesCall, double, double)
 DECLARE_2(plain_sums, PlainSumsCall, float, float)
 DECLARE_2(plain_sums, PlainSumsCall, float, double)
 DECLARE_2(plain_sums, PlainSumsCall, double, double)
-DECLARE_2(inverse_root, InverseRootCall, float, float)
 extern "C" void pathsgd_set_thread_runner(pathsgd::ThreadRunner);
 
 namespace {
@@ -266,7 +266,8 @@ void run_squared_products(long rows, long columns) {
   expect_same("W^2T y", out, expected_out);
 }
 
-// A (rows, columns) parameter whose w is constant along rows, columns, both or neither, and a second one of 3 numbers.
+// A (rows, columns) parameter whose w is constant along rows, columns, both or neither, or multiplied by one number for
+// each column, and a second one of 3 numbers.
 void run_update(long rows, long columns, int64_t direction, bool by_row, bool by_column) {
   auto p = random<float>(rows * columns), q = random<float>(3), m = random<float>(rows * columns), n = random<float>(3);
   auto v = random<float>(rows * columns), o = random<float>(3);
@@ -279,17 +280,19 @@ void run_update(long rows, long columns, int64_t direction, bool by_row, bool by
   float *const parameters[] = {p.data(), q.data()}, *const first[] = {m.data(), n.data()};
   float *const second[] = {v.data(), o.data()};
   const float *const gradients[] = {g.data(), h.data()}, *const whitenings[] = {w.data(), x.data()};
+  const auto by = random<float>(columns);
+  const float* const column_whitenings[] = {by_column ? nullptr : by.data(), nullptr};
   vector<double> sums(2);
   vector<float> found(rows * columns);
   pathsgd::UpdateCall<float> call{2, 3, sizes[0], sizes[1], sizes[2], sizes[3], parameters, gradients, whitenings,
-                                  first, second, direction, direction != 4, 0.5, 0.75, 0.5, 0.25, 0.125, 0.5, -0.25,
+                                  column_whitenings, first, second, direction, direction != 4, 0.5, 0.75, 0.5, 0.25, 0.125, 0.5, -0.25,
                                   sums.data(), 0, found.data()};
   if (direction == 4) call.direction = pathsgd::kAdam;
   vector<double> moved(rows * columns), square(2);
   for (long r = 0; r < rows; r++)
     for (long c = 0; c < columns; c++) {
       const long i = r * columns + c;
-      const double white = w[r * row_stride + (by_column ? c : 0)], u = g[i] * white;
+      const double white = w[r * row_stride + (by_column ? c : 0)] * (by_column ? 1.0f : by[c]), u = g[i] * white;
       const double step = direction == 4 ? 0.5 * u * white : 0.5 * u;
       const double adam = 0.5 * m[i] + 0.5 * step, second_moment = 0.25 * v[i] + 0.75 * step * step;
       const double momentum = 0.75 * m[i] + 0.5 * u;
@@ -308,7 +311,7 @@ void run_update(long rows, long columns, int64_t direction, bool by_row, bool by
 }
 
 void run_spectral_norm(long rows, long columns) {
-  vector<float> left(rows), matrix(rows * columns), start(columns, 1), root(rows * columns);
+  vector<float> left(rows), matrix(rows * columns), start(columns, 1);
   for (long r = 0; r < rows; r++)  // rank one: one iteration finds it
     for (long c = 0; c < columns; c++) matrix[r * columns + c] = float(r + 1) * float(c + 1);
   pathsgd::SpectralNormCall<float> call{rows, columns, 1, matrix.data(), start.data(), 0};
@@ -316,12 +319,32 @@ void run_spectral_norm(long rows, long columns) {
   double squares = 0;
   for (float value : matrix) squares += double(value) * value;
   expect_same("|M|_2", vector<float>{float(call.length)}, {std::sqrt(squares)});
-  vector<double> ones(rows, 1.0), halves(columns, 0.5), expected;
-  for (float value : matrix) expected.push_back(0.5 / std::sqrt(value));
-  pathsgd::InverseRootCall<float, float> of_root{rows, columns, 3, matrix.data(), ones.data(), halves.data(), 1.0,
-                                                 root.data()};
-  failures += pathsgd_inverse_root_float_float(&of_root);
+}
+
+// kappa = (r + 1)(c + 1) as a matrix and as an outer product; the nodes of columns say 1/2, in pieces of `repeat`.
+void run_whiten(long rows, long columns, long repeat) {
+  const long pieces = (columns + repeat - 1) / repeat;
+  vector<float> matrix(rows * columns), root(rows * columns), by_row(rows), by_column(columns);
+  vector<double> sides(pieces + 1, 0.5), high(rows), wide(columns), expected;
+  vector<int64_t> nodes(pieces);
+  for (long c = 0; c < pieces; c++) nodes[c] = c + 1;
+  for (long r = 0; r < rows; r++) high[r] = double(r + 1);
+  for (long c = 0; c < columns; c++) wide[c] = double(c + 1);
+  for (long r = 0; r < rows; r++)
+    for (long c = 0; c < columns; c++) {
+      matrix[r * columns + c] = float(high[r] * wide[c]);
+      expected.push_back(0.5 / std::sqrt(high[r] * wide[c]));
+    }
+  vector<pathsgd::WhitenJob<float>> jobs{
+      {rows, columns, repeat, pathsgd::kMatrix, 0, matrix.data(), nullptr, nullptr, nullptr, nullptr, nullptr, nodes.data(),
+       root.data(), nullptr, 0},
+      {rows, columns, repeat, pathsgd::kOuter, 1, high.data(), wide.data(), sides.data(), nullptr, nullptr, nullptr, nodes.data(),
+       by_row.data(), by_column.data(), 0}};
+  pathsgd::WhitenCall<float> call{2, 3, sides.data(), sides.data(), 1.0, jobs.data()};
+  failures += pathsgd_whiten_float(&call);
   expect_same("1/sqrt(kappa)", root, expected);
+  for (long i = 0; i < rows * columns; i++) root[i] = by_row[i / columns] * by_column[i % columns];
+  expect_same("1/sqrt(kappa) of an outer product", root, expected);
 }
 
 // All entries alike, so that one iteration finds the direction; scales that cancel.
@@ -435,6 +458,7 @@ void run_known() {
     for (const auto& s : shapes) {
       run_squared_products(s[1], s[2]);
       run_spectral_norm(s[1], s[2]);
+      run_whiten(s[1], s[2], 1 + s[2] / 3);
       for (long count : {1, 6, 7})
         for (bool leaky : {false, true}) run_follow_directions(s[2], count, leaky);
       for (int64_t direction = 0; direction < 5; direction++)
@@ -470,6 +494,7 @@ void run_one(const std::string& operation, unsigned seed, long a, long b, long c
   else if (operation == "squared") run_all_squared<F>(a, c, option(1), option(2));
   else if (operation == "squared_products") run_squared_products(b, c);
   else if (operation == "spectral_norm") run_spectral_norm(b, c);
+  else if (operation == "whiten") run_whiten(b, c, 1 + c / 3);
   else if (operation == "follow_directions") run_follow_directions(c, d, option(1));
   else if (operation == "update") run_update(b, c, d % 5, option(1), option(2));
   else if (operation == "cross_entropy")

@@ -54,6 +54,11 @@ def correct_direction(weight: Tensor, scale: Tensor, ray: Tensor, start: Tensor)
     return _native.correct_direction(Map(weight, scale), ray, start, torch.tensor(2.0), 1.5), weight
 
 
+def whiten(kappa: Tensor, out: Tensor, into: Tensor) -> Any:
+    lines = _native.Lines(3, 4, 1, row_out=torch.tensor([1, 2, 3]), column_into=torch.tensor([4, 3, 2, 1]))
+    return _native.whiten([_native.Whitening(kappa, lines)], (out, into), 2.0, torch.float32)
+
+
 @torch.no_grad()
 def update(p: Tensor, grad: Tensor, w: Tensor, first: Tensor, second: Tensor) -> Any:
     step = Update(Operands([p], [grad], [w], [first], [second]))
@@ -84,10 +89,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], list[Callable[[], Tensor]]]] = {
     "squared_products": (_native.squared_products, [rand(3, 4), rand(4, dtype=double), rand(3, dtype=double)]),
     "plain_sums": (plain_sums, [rand(4, 3), rand(4, 4), rand(4), rand(4), rand(2, 4), rand(2)]),
     "spectral_norm": (lambda m, v: _native.spectral_norm(m, v, 3), [rand(4, 3), rand(3)]),
-    "inverse_root": (
-        lambda k, r, c: _native.inverse_root(k, r, c, 2.0, torch.float32),
-        [rand(3, 4), rand(3, dtype=double), rand(4, dtype=double)],
-    ),
+    "whiten": (whiten, [rand(3, 4), rand(5, dtype=double), rand(5, dtype=double)]),
     "follow_directions": (follow_directions, [rand(4, 4), rand(4), rand(2, 4)]),
     "correct_direction": (correct_direction, [rand(4, 4), rand(4), rand(4), rand(4)]),
     "update": (update, [rand(3, 4)] * 5),
@@ -161,7 +163,7 @@ def test_others_do_not(name: str, argument: int, kind: str, called: list[str]) -
     assert not set(called) - own
 
 
-@pytest.mark.parametrize("name", ["spectral_norm", "squared_products", "inverse_root", "squared_sequences"])
+@pytest.mark.parametrize("name", ["spectral_norm", "squared_products", "whiten", "squared_sequences"])
 def test_wrappers_of_transforms_do_not(name: str, called: list[str]) -> None:
     first, *others = given(name)
     with contextlib.suppress(RuntimeError):  # vmap has no items and no out=

@@ -34,7 +34,7 @@ def some_map(units: int, dtype: torch.dtype, *, leaky: bool, inside: bool) -> Ma
 def test_kernel_and_torch_agree(kernel, units, dtype, leaky, inside):
     f = some_map(units, dtype, leaky=leaky, inside=inside)
     directions = Directions.new(f)
-    for call in range(9):
+    for call in range(13):
         other = copy.deepcopy(directions)
         rate = _native.follow_directions(f, directions, renewing=call % 2 == 0)
         expected = fallback.follow_directions(f, other, renewing=call % 2 == 0)
@@ -73,7 +73,7 @@ def test_corrections_agree(kernel, units, dtype, leaky, inside):
     other = Map(f.weight.clone(), f.scale, f.keep, f.gain, f.inside)
     before = f.weight.clone()
     directions = Directions.new(f)
-    for _ in range(6):
+    for _ in range(11):
         rate = _native.follow_directions(f, directions)
     ray, start = directions.rays[0], torch.ones(units, dtype=dtype)
     cap = 0.8 * float(rate)

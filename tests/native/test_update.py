@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +16,6 @@ from pathsgd._native import (
     Operands,
     Update,
     UpdateRule,
-    inverse_root,
     spectral_norm,
 )
 
@@ -138,19 +135,3 @@ def test_the_spectral_norm(kernel, dtype, size, shape) -> None:
     length, vector = found
     assert length == pytest.approx(float(torch.linalg.matrix_norm(matrix.double(), 2)), rel=1e-4)
     assert float(vector.norm()) == pytest.approx(1.0, rel=1e-5)
-
-
-@pytest.mark.parametrize("dtypes", [(torch.float32,) * 2, (torch.float64, torch.float32), (torch.float64,) * 2])
-@pytest.mark.parametrize("factors", [False, True])
-def test_inverse_roots(kernel, dtypes, factors) -> None:
-    torch.manual_seed(0)
-    kappa = torch.rand(7, 19, dtype=dtypes[0])
-    kappa[2, 3], kappa[4, 4] = 0, 1e-37
-    rows, columns = torch.rand(2, 19, dtype=torch.float64)
-    rows = rows[:7].clone()
-    found = inverse_root(kappa, rows if factors else None, columns if factors else None, 1e38, dtypes[1])
-    assert found.dtype == dtypes[1]
-    wanted = (1e38 / kappa.double()).sqrt() * (rows[:, None] * columns if factors else 1.0)
-    wanted[2, 3] = 0
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-6 if torch.float32 in dtypes else 1e-14, atol=0)
-    assert math.isfinite(float(inverse_root(kappa * 1e-1, None, None, 1e300, dtypes[1]).max()))

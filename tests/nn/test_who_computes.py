@@ -226,7 +226,7 @@ def test_scripting_tracing_export_and_compilation(tmp_path: Any) -> None:
 
 
 def test_onnx_export(tmp_path: Any) -> None:
-    import onnxruntime
+    onnxruntime = pytest.importorskip("onnxruntime", reason="a package of the extra `lab`")
 
     model, x = Classifier().eval(), torch.rand(4, 3, 2)
     torch.onnx.export(model, (x,), tmp_path / "model.onnx", dynamo=True, verbose=False)

@@ -133,7 +133,8 @@ def test_the_longest_input_seen_decides():
     bound_growth_(model, x[:3], limit=1.0)
     with torch.no_grad():
         model.rnn.weight_hh_l0.mul_(1.05)  # below the cap of three steps, above that of twelve
-    bound_growth_(model, x[:3], limit=1.0)
+    for _ in range(40):
+        bound_growth_(model, x[:3], limit=1.0)
     rate = float(pathsgd.growth_rate(model, x)["rnn.weight_hh_l0"])
     assert rate < math.exp(1.0 / LENGTH) * 1.02
 
@@ -192,12 +193,46 @@ def test_a_resumed_run_continues_bit_for_bit(refresh_every):
     assert all(torch.equal(a, b) for a, b in zip(optimizer.growth_rates.values(), resumed.growth_rates.values()))
 
 
-def test_a_large_matrix_is_looked_at_now_and_then():
+@pytest.mark.parametrize(("units", "every"), [(4, 2), (900, 2), (1300, 3)])
+def test_a_matrix_is_looked_at_now_and_then(units, every):
     torch.manual_seed(0)
-    model, x = nn.RNN(2, 900, nonlinearity="relu"), torch.rand(3, 1, 2)
-    rates = [bound_growth_(model, x)["weight_hh_l0"] for _ in range(6)]
-    assert rates[0] is rates[1] and rates[2] is rates[3] and rates[4] is rates[5]
-    assert rates[1] is not rates[2] is not rates[4]
+    model, x = nn.RNN(2, units, nonlinearity="relu"), torch.rand(3, 1, 2)
+    rates = [bound_growth_(model, x)["weight_hh_l0"] for _ in range(2 * every + 1)]
+    assert all(rate is rates[0] for rate in rates[:every]) and rates[every] is not rates[0]
+    assert all(rate is rates[every] for rate in rates[every:-1]) and rates[-1] is not rates[every]
+
+
+def test_a_tighter_cap_is_not_left_waiting():
+    model, x = growing(), inputs()
+    bound_growth_(model, x[:3], limit=1.0)
+    before = model.rnn.weight_hh_l0.clone()
+    for _ in range(2):
+        bound_growth_(model, x, limit=1.0)
+    assert not torch.equal(before, model.rnn.weight_hh_l0)
+
+
+def test_a_matrix_that_was_put_elsewhere_is_still_bounded():
+    model, x = growing(dtype=torch.float32), inputs(torch.float32)
+    for _ in range(5):
+        bound_growth_(model, x, limit=1.0)
+    model.double()
+    with torch.no_grad():
+        model.rnn.weight_hh_l0.mul_(1.1)
+    for _ in range(12):
+        bound_growth_(model, x.double(), limit=1.0)
+    assert float(pathsgd.growth_rate(model, x.double())["rnn.weight_hh_l0"]) < math.exp(1.0 / LENGTH) * 1.02
+
+
+def test_bounding_after_loading_leaves_the_other_optimiser_alone():
+    first, second = growing(), growing(seed=1)
+    one, two = (PathAdam(model, lr=1e-2, growth=1.0) for model in (first, second))
+    train(first, one, 4)
+    train(second, two, 1)
+    two.load_state_dict(one.state_dict())
+    state = one.state[first.rnn.weight_hh_l0]
+    kept = {key: state[key].clone() for key in ("growth_rays", "growth_mean")}
+    train(second, two, 6)
+    assert all(torch.equal(state[key], value) for key, value in kept.items())
 
 
 def test_what_calls_keep_may_lie_in_the_optimisers_state():

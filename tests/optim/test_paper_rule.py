@@ -216,7 +216,7 @@ def test_a_first_gradient_of_zero_sets_no_constant() -> None:
     optimizer = PathSGD(model, 0.1, metric="paper", scale="sgd")
     (0.0 * loss_of(model, x)).backward()
     optimizer.step()
-    assert "constant" not in optimizer.param_groups[0]
+    assert optimizer.param_groups[0]["constant"] is None
     optimizer.zero_grad()
     loss_of(model, x).backward()
     optimizer.step()

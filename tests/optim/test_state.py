@@ -125,6 +125,23 @@ def test_state_dicts_survive_loading(rnn, make):
             assert same, (index, key)
 
 
+def test_every_parameter_that_learns_has_the_same_entries(make):
+    """Also one that no gradient has reached: whoever loads a state dict knows what to look for in it."""
+    model = nn.ModuleDict({"used": nn.RNN(2, 4, nonlinearity="relu"), "dead": nn.Linear(4, 2)}).double()
+    model["used"].bias_ih_l0.requires_grad_(False)
+    model.forward = lambda x: model["used"](x)[0]
+    optimizer = make(model)
+    assert optimizer.state_dict()["state"] == {}
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(3, 1, 2, dtype=torch.float64)).square().mean().backward()
+        optimizer.step()
+    states = optimizer.state_dict()["state"]
+    learning = [index for index, p in enumerate(model.parameters()) if p.requires_grad]
+    assert list(states) == learning
+    assert len({frozenset(state) for state in states.values()}) == 1
+
+
 def test_states_have_the_shapes_of_their_parameters(rnn, make):
     optimizer = make(rnn.model)
     rnn.train(optimizer, 2)
@@ -218,3 +235,17 @@ def test_a_state_of_another_dtype_is_converted(mlp, make):
     mlp.x, mlp.y = mlp.x.float(), mlp.y.float()
     mlp.train(again, 3, single)
     assert torch.isfinite(mlp.loss(single))
+
+
+@pytest.mark.parametrize("theirs", [torch.optim.Adam, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)])
+@pytest.mark.parametrize("ours", [PathAdam, PathSGD])
+def test_the_state_of_another_kind_of_optimiser_is_refused(ours, theirs):
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+    other, optimizer = theirs(model.parameters()), ours(model, lr=1e-3)
+    model(torch.ones(2, 3)).sum().backward()
+    other.step()
+    before = optimizer.state_dict()
+    with pytest.raises(ValueError, match=r"0\.weight.*not that of a path optimiser"):
+        optimizer.load_state_dict(other.state_dict())
+    assert optimizer.state_dict() == before
+    optimizer.step()

@@ -153,3 +153,10 @@ def test_sparse_gradients_are_refused_by_name():
     model(torch.tensor([[0, 1]])).sum().backward()
     with pytest.raises(RuntimeError, match=r"'0\.weight' is sparse"):
         optimizer.step()
+
+
+def test_lbfgs_is_refused_by_name():
+    """Its curvature and its line search need the gradients of the loss itself: normalised ones give NaN."""
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+    with pytest.raises(TypeError, match="LBFGS measures curvature"):
+        pathsgd.optim.wrap(torch.optim.LBFGS(model.parameters()), model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 
 import pytest
@@ -47,6 +48,12 @@ def _fresh_compiler() -> None:
     counters.clear()
 
 
+traces_hooks = pytest.mark.skipif(
+    torch.__version__.startswith("2.6."),
+    reason="torch 2.6 does not compile a module whose hook it may not trace; give it the compiled model",
+)
+
+
 def test_a_compiled_model_given_to_the_optimizer() -> None:
     model = mlp()
     compiled = torch.compile(model, backend="eager", fullgraph=True)
@@ -55,6 +62,7 @@ def test_a_compiled_model_given_to_the_optimizer() -> None:
     assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"] and not counters["recompiles"]
 
 
+@traces_hooks
 def test_a_model_compiled_after_the_optimizer_was_made() -> None:
     model = mlp()
     optimizer = PathAdam(model)
@@ -63,6 +71,7 @@ def test_a_model_compiled_after_the_optimizer_was_made() -> None:
     assert counters["stats"]["unique_graphs"] == 1 and not counters["recompiles"]
 
 
+@traces_hooks
 def test_a_model_compiled_in_place() -> None:
     model = mlp()
     optimizer = PathAdam(model)
@@ -133,7 +142,7 @@ def test_autocast_and_a_scaler(make: Callable[[nn.Module], PathAdam | PathSGD]) 
             scaler.update()
             after = optimizer.state_dict()["state"]
             assert all(
-                torch.equal(torch.as_tensor(value), torch.as_tensor(after[index][key]))
+                torch.equal(value, after[index][key]) if isinstance(value, Tensor) else value == after[index][key]
                 for index, state in before.items()
                 for key, value in state.items()
             )
@@ -146,9 +155,28 @@ def test_autocast_and_a_scaler(make: Callable[[nn.Module], PathAdam | PathSGD]) 
         torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-5)
 
 
-def test_sharded_models_are_refused_by_name() -> None:
-    class FSDPModule(nn.Linear):
-        """What torch's fully_shard makes of a module: a class of this name among its bases."""
+def test_a_compiled_pass_is_not_slower_because_an_optimizer_watches_it() -> None:
+    """Processor time of a forward and backward pass, in turn with and without an optimiser; the least of each."""
+    torch.manual_seed(0)
+    x = torch.randn(512, 256)
 
-    with pytest.raises(TypeError, match="FSDPModule"):
-        PathAdam(FSDPModule(2, 2))
+    def compiled() -> nn.Module:
+        layers = [nn.Linear(256, 256), nn.ReLU()] * 3
+        return torch.compile(nn.Sequential(*copy.deepcopy(layers)), backend="eager")  # type: ignore[return-value]
+
+    watched, alone = compiled(), compiled()
+    optimizer = PathAdam(watched, refresh_every=10)
+
+    def seconds(model: nn.Module) -> float:
+        start = time.process_time()
+        for _ in range(5):
+            model(x).square().mean().backward()
+        return time.process_time() - start
+
+    seconds(watched), seconds(alone)
+    optimizer.step()
+    before = counters["stats"]["unique_graphs"]
+    pairs = [(seconds(watched), seconds(alone)) for _ in range(15)]
+    least, wanted = map(min, zip(*pairs))
+    assert least < 1.2 * wanted
+    assert counters["stats"]["unique_graphs"] == before and not counters["recompiles"]

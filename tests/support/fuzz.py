@@ -1,8 +1,13 @@
-"""How many cases the fuzz tests try: a few hundred in all, or as many as PATHSGD_FUZZ says (`make fuzz`: 10,000)."""
+"""How many cases the fuzz tests try: a few hundred in all, or as many as PATHSGD_FUZZ says (`make fuzz`: 10,000).
+
+``python -m support.fuzz`` (from tests/) prints the table of docs/reliability.md, of what the last whole run tried.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
@@ -17,3 +22,27 @@ def fuzzed(share: float, cases_each: int = 1) -> settings:
         suppress_health_check=list(HealthCheck),
         derandomize="PATHSGD_FUZZ" not in os.environ,  # the same few hundred every time
     )
+
+
+RECORD = Path(__file__).parents[2] / "results" / "fuzz.json"
+WHAT = {
+    "test_nets": "random nets, measured and rescaled, against path enumeration",
+    "test_optimisers": "sequences of operations on an optimiser: step, load, replace, lay out anew, freeze, pickle",
+    "test_native": "calls of the kernel under address and undefined-behaviour sanitizers, against plain loops",
+    "test_files": "damaged files of every kind that the lab reads",
+}
+
+
+def table() -> str:
+    """What was tried, and how much of it failed."""
+    record = json.loads(RECORD.read_text())
+    rows = [
+        f"| {what} | {record[name]['cases']:,} | {record[name]['failed']} |"
+        for name, what in WHAT.items()
+        if name in record
+    ]
+    return "\n".join(["| what | cases | tests that failed |", "|---|---|---|", *rows])
+
+
+if __name__ == "__main__":
+    print(table())

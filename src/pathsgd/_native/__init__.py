@@ -10,7 +10,6 @@ from pathsgd._native.operands import ADAM, GRADIENT, MOMENTUM, NESTEROV, Operand
 from pathsgd._native.operations.correct_direction import correct_direction
 from pathsgd._native.operations.cross_entropy import can_compute_cross_entropy, cross_entropy
 from pathsgd._native.operations.follow_directions import follow_directions
-from pathsgd._native.operations.inverse_root import inverse_root
 from pathsgd._native.operations.plain_sums import PlainSums, plain_sums
 from pathsgd._native.operations.recurrent_gradient import recurrent_gradient
 from pathsgd._native.operations.rnn_backward import Gradients, Needs, rnn_backward
@@ -19,6 +18,7 @@ from pathsgd._native.operations.spectral_norm import spectral_norm
 from pathsgd._native.operations.squared_products import squared_products
 from pathsgd._native.operations.squared_sequences import squared_sequences
 from pathsgd._native.operations.update import Update
+from pathsgd._native.operations.whiten import Lines, Outer, Whitening, dense, whiten
 
 __all__ = [
     "ADAM",
@@ -28,17 +28,20 @@ __all__ = [
     "Backend",
     "Gradients",
     "Layout",
+    "Lines",
     "Needs",
     "Operands",
+    "Outer",
     "PlainSums",
     "Update",
     "UpdateRule",
+    "Whitening",
     "can_compute_cross_entropy",
     "compute_dtype",
     "correct_direction",
     "cross_entropy",
+    "dense",
     "follow_directions",
-    "inverse_root",
     "load",
     "plain_sums",
     "recurrent_gradient",
@@ -48,4 +51,5 @@ __all__ = [
     "squared_products",
     "squared_sequences",
     "walk",
+    "whiten",
 ]

@@ -49,7 +49,15 @@ class Operands:
     parameters: Sequence[Tensor]
     gradients: Sequence[Tensor]
     whitenings: Sequence[Tensor]
+    """Each expanded to its parameter's shape; or the rows of an outer product, whose columns are in `columns`."""
     first: Sequence[Tensor] = ()
     second: Sequence[Tensor] = ()
+    columns: Sequence[Tensor | None] = ()
+    """(1, m) where a whitening is an outer product; none at all where no whitening is."""
     names: Sequence[str] = ()
     """Of the parameters, for messages; their numbers where there are none."""
+
+    def whitening(self, index: int) -> Tensor:
+        """1/sqrt(K) of one parameter as a tensor of its shape."""
+        w, columns = self.whitenings[index], self.columns[index] if self.columns else None
+        return w if columns is None else w * columns

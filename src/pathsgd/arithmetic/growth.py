@@ -34,6 +34,7 @@ them two rescaled twins are the same map: whatever is computed here is invariant
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -44,8 +45,6 @@ from pathsgd._native.fallback.follow_directions import ITERATIONS, RIPE, Directi
 
 __all__ = ["Directions", "Map", "bound_", "ripe_directions", "scale_of", "settle_", "strongest", "upper_bound"]
 
-ROUNDS = 3
-"""Corrections in one call, at most."""
 CORRECTIONS = 8
 """Corrections of a map that is seen for the first time, at most."""
 
@@ -89,19 +88,16 @@ def ripe_directions(f: Map) -> Directions:
 
 
 def bound_(f: Map, directions: Directions, cap: float) -> Tensor:
-    """Look, and correct what is found above `cap`, in place; returns the rate found, 0-d.
-
-    Another look follows a correction: a step may make several directions grow.
-    """
-    first = rate = follow_directions(f, directions, renewing=True)
-    for again in range(ROUNDS):
-        if rate.device.type == "cpu" and not float(rate) > cap:  # elsewhere the question would make the host wait
-            break
-        directions.left = correct_direction(f, directions.rays[0], directions.left, rate, cap)
+    """Look, and correct the direction that grows most if it is above `cap`, in place; returns the rate found, 0-d."""
+    rate = follow_directions(f, directions, renewing=True)
+    if rate.is_cpu and not float(rate) > cap:  # elsewhere the question would make the host wait
+        return rate
+    directions.left = correct_direction(f, directions.rays[0], directions.left, rate, cap)
+    if not rate.is_cpu:
         directions.mean[0] -= (rate / cap).clamp(min=1).log()
-        if again < ROUNDS - 1:
-            rate = follow_directions(f, directions)
-    return first
+    elif math.isfinite(found := float(rate)):
+        directions.mean[0] = float(directions.mean[0]) - math.log(found / cap)
+    return rate
 
 
 def settle_(f: Map, cap: float, tolerance: float = 1e-6) -> Tensor:

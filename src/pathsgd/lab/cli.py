@@ -36,6 +36,7 @@ COMMANDS: dict[str, Command] = {
     "resume": Command("resume", "continue a run that was interrupted, bit for bit"),
     "sweep": Command("sweep", "train a grid of runs in parallel, each once"),
     "reproduce": Command("reproduce", "run a table or figure of the paper at paper, laptop or smoke scale"),
+    "compare": Command("compare", "the path optimisers against what people use, at paper, laptop or smoke scale"),
     "report": Command("report", "make a page with tables and figures from records"),
     "tables": Command("tables", "write the tables of Markdown pages anew, from records"),
     "inspect": Command("inspect", "show operations, gamma^2, kappa and balance of a model of your own"),

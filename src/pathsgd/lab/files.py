@@ -13,13 +13,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
 UNREADABLE = (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What reading a damaged file of JSON may raise."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Errors of a disk that takes nothing more, whoever asks."""
 
 
 def write_file(path: Path, content: bytes, *, durable: bool = True) -> None:
@@ -32,9 +34,10 @@ def write_file(path: Path, content: bytes, *, durable: bool = True) -> None:
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
-            _write_all(handle, content)
-            if durable:
-                os.fsync(handle)
+            with _naming(path):
+                _write_all(handle, content)
+                if durable:
+                    os.fsync(handle)
         finally:
             os.close(handle)
         os.replace(temporary, path)
@@ -55,9 +58,20 @@ def append_text(path: Path, text: str) -> None:
     """Add to the end of a file, which may be new."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     try:
-        _write_all(handle, text.encode())
+        with _naming(path):
+            _write_all(handle, text.encode())
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Errors of calls that know only a handle name the file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def _write_all(handle: int, content: bytes) -> None:

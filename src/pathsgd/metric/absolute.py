@@ -20,7 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pathsgd._native import Outer
 from pathsgd.metric.geometry import Measure
+from pathsgd.metric.whitening import WhiteningOf
 from pathsgd.rules.base import FIXED
 
 Layer = bytes
@@ -38,16 +40,22 @@ class Joint:
     frozen: bool = False
 
 
-def resized(whitenings: Mapping[str, Tensor], log_sizes: Mapping[str, float]) -> dict[str, Tensor]:
+def resized(whitenings: Mapping[str, WhiteningOf], log_sizes: Mapping[str, float]) -> dict[str, WhiteningOf]:
     """1/sqrt(K_abs) from 1/sqrt(K): the parameters in `log_sizes` get that mean logarithm, the others stay."""
     result = dict(whitenings)
     for name, size in log_sizes.items():
-        if not whitenings[name].is_cpu:
-            result[name] = whitenings[name] * _factor(whitenings[name], size)
+        whitening = whitenings[name]
+        if isinstance(whitening, Tensor) and not whitening.is_cpu:
+            result[name] = whitening * _factor(whitening, size)
             continue
-        mean = mean_log(whitenings[name])
-        if math.isfinite(mean):
-            result[name] = whitenings[name] * math.exp(size - mean)
+        mean = mean_log(whitening)
+        if not math.isfinite(mean):
+            continue
+        factor = math.exp(size - mean)
+        if isinstance(whitening, Outer):
+            result[name] = Outer(whitening.rows * factor, whitening.columns)
+        else:
+            result[name] = whitening * factor
     return result
 
 
@@ -58,7 +66,7 @@ def _factor(whitening: Tensor, size: float) -> Tensor:
 
 
 def log_sizes(
-    whitenings: Mapping[str, Tensor], measured: Measure, parameters: Mapping[str, Tensor]
+    whitenings: Mapping[str, WhiteningOf], measured: Measure, parameters: Mapping[str, Tensor]
 ) -> dict[str, float]:
     """B[from] - B[to] of every parameter, fitted to what was measured.
 
@@ -80,8 +88,10 @@ def log_sizes(
     return {name: numbers.get(start, 0.0) - numbers.get(end, 0.0) for name, (start, end) in ways.items()}
 
 
-def mean_log(values: Tensor) -> float:
+def mean_log(values: WhiteningOf) -> float:
     """-inf where a value is zero."""
+    if isinstance(values, Outer):
+        return mean_log(values.rows) + mean_log(values.columns)
     return float(values.detach().double().log().mean())
 
 

@@ -11,7 +11,7 @@ c the first step is as long as SGD's, so SGD's rates fit; c is measured once and
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -73,14 +73,22 @@ def check_scale(scale: object, metric: Metric | PaperMetric) -> None:
         raise ValueError("scale='sgd' is a unit for the paper's metric; the others have units of their own")
 
 
-def length(vectors: Sequence[Tensor]) -> float:
-    """Euclidean length of all tensors together, in float64."""
+def length(vectors: Sequence[Tensor], summed: Callable[[Tensor], Tensor] | None = None) -> float:
+    """Euclidean length of all tensors together, in float64.
+
+    summed: adds up one number for each tensor over the processes that hold other parts of it.
+    """
     if not vectors:
         return 0.0
-    return float(torch.stack([torch.linalg.vector_norm(v.double()).cpu() for v in vectors]).norm())
+    lengths = torch.stack([torch.linalg.vector_norm(v.double()).cpu() for v in vectors])
+    return float(lengths.norm() if summed is None else summed(lengths.square()).sum().sqrt())
 
 
-def sgd_constant(gradients: Sequence[Tensor], directions: Sequence[Tensor]) -> float | None:
-    """|grad| / |grad / kappa|; None where that is no number, and the next step must tell."""
-    long, short = length(gradients), length(directions)
+def sgd_constant(
+    gradients: Sequence[Tensor],
+    directions: Sequence[Tensor],
+    summed: Callable[[Tensor], Tensor] | None = None,
+) -> float | None:
+    """|grad| / |grad / kappa|; None where that is no number, and the next step must tell. summed: as in `length`."""
+    long, short = length(gradients, summed), length(directions, summed)
     return long / short if 0 < short < math.inf and 0 < long < math.inf else None

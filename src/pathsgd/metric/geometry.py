@@ -7,18 +7,21 @@ evaluation per measurement.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from pathsgd._native import Outer
 from pathsgd.arithmetic.scaled import are_in_range, postponed, read
 from pathsgd.closed_form import kappa as closed_form
 from pathsgd.closed_form import on_device
 from pathsgd.metric.structures import Structure, Structures
+from pathsgd.passes.frozen import Frozen
 from pathsgd.passes.nodes import NodeSpaces
+from pathsgd.passes.places import Place
 from pathsgd.passes.recurrences import Recurrence
 from pathsgd.quantities.kappa import Kappa, Terms
 from pathsgd.recording.dice import Dice
@@ -36,13 +39,17 @@ class Measure:
     log_gamma_sq: log gamma^2, -inf where no path reaches the output
     flow: path flow per unit where it is already known, by the name of one parameter that enters those units
     repeats: how often paths use each parameter that they use more than once
+    ahead: of parameters that enter units at places of their own (passes/places.py), the derivative in what enters
+        each node there, (free nodes + 1,), in a common unit
     """
 
-    kappa: dict[str, Tensor]
-    kappa1: dict[str, Tensor]
+    kappa: Mapping[str, Tensor | Outer]
+    kappa1: Mapping[str, Tensor | Outer]
     log_gamma_sq: float
     spaces: NodeSpaces
     flow: Mapping[str, Tensor] = field(default_factory=dict)
+    mass: Mapping[str, Tensor] = field(default_factory=dict)
+    """Path mass over gamma^2 that enters each row of a matrix, where it is already known."""
     repeats: Mapping[str, int] = field(default_factory=dict)
     recurrences: Mapping[str, Recurrence] = field(default_factory=dict)
     """The matrices that the net applies to its own results, by name."""
@@ -52,6 +59,7 @@ class Measure:
     """Where to start the next measurement of a plain recurrent net; it changes the last bits of the result."""
     also: Sequence[float] = ()
     """The values of other numbers on the device, which were read together with the measurement's own."""
+    ahead: Mapping[str, Tensor] = field(default_factory=dict)
 
     def is_free(self, name: str) -> bool:
         """Whether some rescaling changes this parameter."""
@@ -69,26 +77,47 @@ def measure(
     spaces: NodeSpaces,
     terms: Terms = "first",
     also: Sequence[Tensor] = (),
+    frozen: Frozen | None = None,
+    bare: Container[str] = (),
 ) -> Measure:
-    """The general route: one evaluation of the squared network and its backward pass."""
+    """The general route: one evaluation of the squared network and its backward pass.
+
+    frozen: what need not be looked at again; only the kappa that is needed is measured then.
+    bare: matrices whose kappa1 may stay an outer product.
+    """
     if terms == "first" and _device(parameters).type != "cpu":
         quickly = _measure_at_once(recording, parameters, spaces, also)
         if quickly is not None:
             return quickly
-    measured = Kappa(recording, parameters)
+    places = spaces.places
+    if frozen is None:
+        measured = Kappa(recording, parameters, [place.value for place in places.values()], bare=bare)
+    else:
+        recording, places = frozen.live, {name: place for name, place in places.items() if name in frozen.wanted}
+        at = [place.value for place in places.values()]
+        measured = Kappa(recording, parameters, at, frozen.sums(parameters), frozen.wanted, bare)
     total = measured.total
     empty = bool(total.mantissa == 0)
     divisor = 1.0 if empty else float(total.mantissa.detach())
     weights = measured.evaluation.weights
     # What leads to no measured output has no metric here: Euclidean, see whitening.py.
     reached = {n: k for n, k in measured.first().items() if n in recording.reached}
-    first = {n: _relative(k, divisor, weights[n].log_scale) for n, k in reached.items()}
+    first: dict[str, Tensor | Outer] = {n: _relative(k, divisor, weights[n].log_scale) for n, k in reached.items()}
+    outer = {n: found for n, found in measured.outer().items() if n in recording.reached}
+    first.update({n: Outer(k.rows / divisor, k.columns) for n, (k, _) in outer.items()})
     kappa = first
-    if terms == "both":
+    if terms == "both":  # what is used once has none
         second = {n: _relative(k, divisor, weights[n].log_scale) for n, k in measured.second().items()}
-        kappa = {n: first[n] + second[n] for n in first}
+        kappa = {n: k if isinstance(k, Outer) else k + second[n] for n, k in first.items()}
     log_gamma_sq = -torch.inf if empty else float(total.mantissa.detach().log() + total.log_scale)
-    return Measure(kappa, first, log_gamma_sq, spaces, also=read([], also))
+    mass = {n: rows / divisor for n, (_, rows) in outer.items()}
+    ahead = _ahead(measured, places, spaces)
+    return Measure(kappa, first, log_gamma_sq, spaces, mass=mass, ahead=ahead, also=read([], also))
+
+
+def _ahead(measured: Kappa, places: Mapping[str, Place], spaces: NodeSpaces) -> dict[str, Tensor]:
+    derivatives = measured.in_values() if places else {}
+    return {name: place.per_node(derivatives[place.value], spaces.count) for name, place in places.items()}
 
 
 def _measure_at_once(
@@ -96,7 +125,7 @@ def _measure_at_once(
 ) -> Measure | None:
     """The same with one wait for the device, at the end; None if some number has left the range meanwhile."""
     with postponed() as largest:
-        measured = Kappa(recording, parameters)
+        measured = Kappa(recording, parameters, [place.value for place in spaces.places.values()])
         total = measured.total.mantissa.detach()
     reached = {name: k for name, k in measured.first().items() if name in recording.reached}
     names, values = list(reached), list(reached.values())
@@ -109,11 +138,17 @@ def _measure_at_once(
     if gamma_sq > 0 and values:
         values = list(torch._foreach_mul(values, 1 / gamma_sq))
     kappa = dict(zip(names, values))
-    return Measure(kappa, kappa, math.log(gamma_sq) if gamma_sq > 0 else -math.inf, spaces, also=others)
+    log_gamma_sq = math.log(gamma_sq) if gamma_sq > 0 else -math.inf
+    return Measure(kappa, kappa, log_gamma_sq, spaces, ahead=_ahead(measured, spaces.places, spaces), also=others)
 
 
 def _device(parameters: Mapping[str, Tensor]) -> torch.device:
     return next(iter(parameters.values())).device
+
+
+def _is_plain(p: Tensor) -> bool:
+    """Whether its square fits float64 without a scale, and the kernel can have it."""
+    return p.dtype is torch.float32 and p.is_cpu and type(p) in (Tensor, nn.Parameter)
 
 
 def _relative(kappa: Tensor, divisor: float, log_scale: Tensor) -> Tensor:
@@ -151,6 +186,7 @@ class Geometry:
 
         exact: in float64. Otherwise a plain recurrent net in float32 is measured in float32 where its result can be
         vouched for, to about 1e-5 of each entry (`closed_form.kappa`): enough for a step, and several times faster.
+        Of other nets only what a step needs is measured then: nothing of what is frozen and far from what moves.
         root: `next_root` of the last measurement, which saves a plain recurrent net a power iteration.
         parameters: the model's, by name, where somebody has looked them up already.
         also: other numbers on the model's device that shall be read together with the measurement's own.
@@ -159,7 +195,9 @@ class Geometry:
         parameters = self.parameters() if parameters is None else parameters
         known = self.structure(inputs, dice)
         if known.plain is None:
-            measured = measure(known.recording, parameters, known.spaces, terms, also)
+            frozen = None if exact or terms == "both" else known.frozen(parameters)
+            bare = () if exact else [n for n in known.bare if _is_plain(parameters[n])]
+            measured = measure(known.recording, parameters, known.spaces, terms, also, frozen, bare)
             return replace(measured, repeats=known.repeats, recurrences=known.recurrences, free=known.free)
         if _device(parameters).type == "cpu":
             first = closed_form.kappa1(known.plain, parameters, root, exact=exact)
@@ -175,11 +213,11 @@ class Geometry:
             first.log_gamma_sq,
             known.spaces,
             first.flow,
-            known.repeats,
-            known.recurrences,
-            known.free,
-            first.next_root,
-            first.also,
+            repeats=known.repeats,
+            recurrences=known.recurrences,
+            free=known.free,
+            next_root=first.next_root,
+            also=first.also,
         )
 
     def __getstate__(self) -> dict[str, Any]:

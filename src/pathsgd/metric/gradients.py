@@ -15,6 +15,7 @@ from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.whitening import inverse_metric
 from pathsgd.quantities.kappa import Terms
 from pathsgd.recording.record import Output
+from pathsgd.recording.sharded import refuse_sharded
 from pathsgd.recording.validation import check_model
 
 
@@ -49,6 +50,7 @@ def path_normalize_grad_(
     >>> dual_norm = path_normalize_grad_(model, torch.ones(3, 4))
     """
     check_model(model)
+    refuse_sharded(model, "path_normalize_grad_", "use PathSGD or PathAdam")
     chosen_metric = without_memory(metric)
     bound = bound_of(clip, chosen_metric)
     if isinstance(scale, str):

@@ -14,12 +14,15 @@ from typing import Any
 from torch import Tensor, nn
 
 from pathsgd.closed_form.match import PlainNet, match
+from pathsgd.passes.frozen import Frozen
 from pathsgd.passes.nodes import NodeSpaces, spaces_of
 from pathsgd.passes.recurrences import Recurrence, recurrences
+from pathsgd.passes.rolled import rolled
 from pathsgd.passes.sharing import repeats_along_paths
+from pathsgd.passes.squared import applied_to_one_row
 from pathsgd.recording.alike import alike
 from pathsgd.recording.dice import Dice
-from pathsgd.recording.inputs import Call, numbered_tensors, objects_in
+from pathsgd.recording.inputs import Call, is_sparse, numbered_tensors, objects_in
 from pathsgd.recording.record import Output, record
 from pathsgd.tape import Recording
 
@@ -43,6 +46,19 @@ class Structure:
     """Parameters that some rescaling changes."""
     recurrences: dict[str, Recurrence]
     """The matrices that the net applies to its own results, by name."""
+    bare: frozenset[str] = frozenset()
+    """The matrices whose kappa1 is an outer product."""
+    _frozen: dict[frozenset[str], Frozen] = field(default_factory=dict, repr=False)
+
+    def frozen(self, parameters: Mapping[str, Tensor]) -> Frozen | None:
+        """What a measurement for steps of these parameters need not look at again; None if all of them can move."""
+        moving = frozenset(name for name in self.recording.parameters if parameters[name].requires_grad)
+        if len(moving) == len(self.recording.parameters) or not next(iter(parameters.values())).is_cpu:
+            return None
+        if moving not in self._frozen:
+            self._frozen.clear()  # one is enough: who is frozen changes seldom
+            self._frozen[moving] = Frozen(self.recording, self.spaces, moving)
+        return self._frozen[moving]
 
     def is_of(self, parameters: Mapping[str, Tensor]) -> bool:
         """Whether these parameters have the shapes that were recorded."""
@@ -105,7 +121,8 @@ class Structures:
         """
         state = self._state()
         variants = self._variants.setdefault((shapes_of(call), state), _Variants())
-        trained = frozenset(name for name, p in parameters.items() if p.grad is not None)
+        # Parameters that were gathered from other processes have no gradients: the model's own have.
+        trained = frozenset(name for name, owner, key in self._owners if owner[key].grad is not None)  # type: ignore[union-attr]
         key = (_values(call, variants.structural), trained)
         structure = variants.known.get(key)
         if structure is None or not structure.is_of(parameters) or (dice is not None and self.throws_dice):
@@ -153,13 +170,14 @@ class Structures:
         spaces = spaces_of(recording, parameters, exact=False)
         free = frozenset(name for name, edges in spaces.edges.items() if edges.free)
         repeated = {recurrence.name: recurrence for recurrence in recurrences(recording)}
-        return Structure(recording, spaces, match(recording), repeats_along_paths(recording), free, repeated)
+        plain, repeats = match(recording), repeats_along_paths(recording)
+        return Structure(recording, spaces, plain, repeats, free, repeated, applied_to_one_row(recording))
 
     def _record(self, call: Call, dice: Dice | None) -> Recording:
         if dice is None:
-            return record(self.model, call, self.output)
+            return rolled(record(self.model, call, self.output))
         with dice.thrown_again():
-            return record(self.model, call, self.output)
+            return rolled(record(self.model, call, self.output))
 
     def _search(
         self, call: Call, trained: frozenset[str], parameters: dict[str, Tensor], first: Recording
@@ -168,7 +186,7 @@ class Structures:
         best = first
         for seed in range(_THROWS):
             with Dice.seeded(seed).thrown_again():
-                found = record(self.model, call, self.output)
+                found = rolled(record(self.model, call, self.output))
             if len(found.reached ^ trained) < len(best.reached ^ trained):
                 best = found
             if _explains(best, trained, parameters):
@@ -219,4 +237,11 @@ def _values(call: Call, structural: frozenset[int]) -> tuple[Any, ...]:
     if not structural:
         return ()
     tensors = numbered_tensors(call)
-    return tuple(tensors[k].detach().cpu().numpy().tobytes() for k in sorted(structural) if k < len(tensors))
+    return tuple(_bytes(tensors[k].detach()) for k in sorted(structural) if k < len(tensors))
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    if is_sparse(tensor):
+        entries = tensor.to_sparse_coo().coalesce()
+        return _bytes(entries.indices()) + _bytes(entries.values())
+    return tensor.cpu().numpy().tobytes()

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pathsgd import _native
-from pathsgd._native import compute_dtype
+from pathsgd._native import Outer, Whitening, compute_dtype, dense
+from pathsgd.metric.biases import held_back
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Measure
 
@@ -32,6 +33,8 @@ Through a unit with tiny outgoing weights next to nothing flows: without a bound
 without limit, and a unit whose outgoing weights are zero could never start learning. Flow does not change when units
 are rescaled, so neither does what is computed with the bound.
 """
+WhiteningOf = Tensor | Outer
+"""1/sqrt(K) of one parameter: broadcastable to its shape, or an outer product that is."""
 _LARGEST = 1e150
 """Upper bound on 1/sqrt(K) in float64: its square is finite."""
 
@@ -44,18 +47,55 @@ def path_flow(measured: Measure, parameters: Mapping[str, Tensor]) -> Tensor:
     device = next(iter(parameters.values())).device
     phi = torch.zeros(measured.spaces.count + 1, dtype=torch.float64, device=device)
     for name, through in measured.flow.items():
-        phi[measured.spaces.edges_on(name, device).out.reshape(-1)] = through.to(device)
-    for name, kappa1 in measured.kappa1.items() if not measured.flow else ():
-        edges = measured.spaces.edges_on(name, device)
-        if not measured.is_free(name):
-            continue
-        mass = parameters[name].detach().to(device, torch.float64).square() * kappa1
-        # Sum over the dimensions in which the target does not change before scattering: one row per unit.
-        dims = [d for d in range(mass.dim()) if edges.out.shape[d] == 1 and mass.shape[d] > 1]
-        mass = mass.sum(dims, keepdim=True) if dims else mass
-        phi.scatter_add_(0, edges.out.expand(mass.shape).reshape(-1), mass.reshape(-1))
+        phi.index_copy_(0, measured.spaces.edges_on(name, device).out.reshape(-1), through.to(device))
+    for name in measured.kappa1 if not measured.flow else ():
+        if measured.is_free(name):
+            _add_entering(phi, measured, name, parameters[name])
     phi[:1].fill_(1.0)
     return phi
+
+
+def _add_entering(sums: Tensor, measured: Measure, name: str, p: Tensor) -> None:
+    """Add to the sum of each node what one parameter brings into it."""
+    out = measured.spaces.edges_on(name, sums.device).out
+    if name in measured.mass and out.shape[1] == 1:
+        rows = measured.mass[name].to(sums.device)
+        sums.index_add_(0, out.reshape(-1).expand(len(rows)), rows)
+        return
+    mass = p.detach().to(sums.device, torch.float64).square() * dense(measured.kappa1[name])
+    # Sum over the dimensions in which the target does not change before scattering: one row per unit.
+    dims = [d for d in range(mass.dim()) if out.shape[d] == 1 and mass.shape[d] > 1]
+    mass = mass.sum(dims, keepdim=True) if dims else mass
+    sums.scatter_add_(0, out.expand(mass.shape).reshape(-1), mass.reshape(-1))
+
+
+def flow_at_places(measured: Measure, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """phi of every node as it is where a parameter enters, for those that enter at places of their own.
+
+        sum over all that enters the node, of mass * min(1, delta / its own delta)
+
+    delta: the derivative in what enters at a place. Of what entered earlier, where more lay ahead, as much counts as
+    goes on past this place. Where all enter at one place it is phi.
+    """
+    names = [name for name in measured.ahead if name in measured.kappa1 and measured.is_free(name)]
+    if not names:
+        return {}
+    delta = torch.stack([measured.ahead[name] for name in names])
+    mass = torch.zeros_like(delta)
+    for row, name in zip(mass, names):
+        _add_entering(row, measured, name, parameters[name])
+    others = torch.zeros_like(delta[0])
+    for name in measured.kappa1:
+        if name not in measured.ahead and measured.is_free(name):
+            _add_entering(others, measured, name, parameters[name])
+    delta, order = delta.sort(0, descending=True)
+    mass = mass.gather(0, order)
+    past = delta * torch.where(delta > 0, mass / delta, 0.0).cumsum(0)
+    later = mass.flip(0).cumsum(0).flip(0)[1:]
+    past[:-1] += later
+    flow = torch.empty_like(past).scatter_(0, order, past + others)
+    flow[:, :1].fill_(1.0)
+    return dict(zip(names, flow))
 
 
 def _flow_power(measured: Measure, parameters: Mapping[str, Tensor], exponent: float) -> Tensor | None:
@@ -66,23 +106,48 @@ def _flow_power(measured: Measure, parameters: Mapping[str, Tensor], exponent: f
 
 
 def _bounded(flow: Tensor, measured: Measure) -> Tensor:
-    return torch.maximum(flow, measured.spaces.widths_on(flow.device).reciprocal() * LEAST_FLOW)
+    return torch.maximum(flow, measured.spaces.shares_on(flow.device) * LEAST_FLOW)
 
 
-def _sides(measured: Measure, parameters: Mapping[str, Tensor], rho: float) -> tuple[Tensor, Tensor] | None:
+@dataclass(frozen=True)
+class _Sides:
     """What 1/sqrt(kappa) is multiplied by for the unit that an edge enters, and for the unit that it leaves.
 
         phi^(rho/4) each, phi bounded from below
 
     Where the bound holds, an edge that enters the unit counts as though as much flowed through it as the bound says:
-    its kappa in proportion. So the step of a weight stays a bounded share of it, however little leaves the unit.
+    its kappa in proportion. So the step of a weight stays a bounded share of it, however little leaves the unit. That
+    is asked where the edge enters: a unit of a residual stream may have next to nothing ahead of it after the last
+    block, whatever it carried before.
     """
-    if rho == 0 or measured.log_gamma_sq == -math.inf:
-        return None
-    flow = path_flow(measured, parameters)
-    bounded = _bounded(flow, measured)
-    into = bounded ** (rho / 4)
-    return torch.where(flow > 0, (flow / bounded).sqrt(), 1.0) * into, into
+
+    power: Tensor
+    share: Tensor
+    shares: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, measured: Measure, parameters: Mapping[str, Tensor], rho: float) -> _Sides | None:
+        if rho == 0 or measured.log_gamma_sq == -math.inf:
+            return None
+        flow = path_flow(measured, parameters)
+        bounded = _bounded(flow, measured)
+        shares = {name: _share(there, measured) for name, there in flow_at_places(measured, parameters).items()}
+        power = bounded.sqrt().sqrt() if rho == 1 else bounded ** (rho / 4)
+        return cls(power, _share(flow, measured, bounded), shares)
+
+    def for_all(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """What each node says to edges that enter it, and to those that leave it."""
+        return (self.share * self.power).to(device), self.power.to(device)
+
+    def at_place(self, name: str, device: torch.device) -> Tensor | None:
+        """The first of a parameter that enters at a place of its own."""
+        return (self.shares[name] * self.power).to(device) if name in self.shares else None
+
+
+def _share(flow: Tensor, measured: Measure, bounded: Tensor | None = None) -> Tensor:
+    """sqrt(flow / bounded); 1 where nothing flows at all."""
+    bounded = _bounded(flow, measured) if bounded is None else bounded
+    return torch.where(flow > 0, (flow / bounded).sqrt(), 1.0)
 
 
 def whitenings(
@@ -92,8 +157,8 @@ def whitenings(
     *,
     log_unit: float = 0.0,
     dtype: torch.dtype | None = None,
-    last: Mapping[str, Tensor] | None = None,
-) -> dict[str, Tensor]:
+    last: Mapping[str, WhiteningOf] | None = None,
+) -> dict[str, WhiteningOf]:
     """1/sqrt(K) of every parameter, broadcastable to its shape; of the relative metric where `metric` is absolute.
 
     Zero where a path has no weight, and never infinite: inf * 0 would be no step. Kept at size 1 where it is constant.
@@ -105,25 +170,61 @@ def whitenings(
     last = last or {}
     is_paper = isinstance(metric, PaperMetric)
     scale = math.exp(min(log_unit - measured.log_scale, 709.0)) if is_paper else 1.0  # e^709: the largest in float64
-    weights = None if isinstance(metric, PaperMetric) else _sides(measured, parameters, metric.rho)
-    result: dict[str, Tensor] = {}
-    made: dict[Any, Tensor] = {}  # several biases may have one and the same kappa
+    sides = None if isinstance(metric, PaperMetric) else _Sides.of(measured, parameters, metric.rho)
+    result: dict[str, WhiteningOf] = {}
+    together: dict[tuple[torch.dtype, torch.device], list[str]] = {}
     for name, p in parameters.items():
-        kappa, to_dtype = measured.kappa.get(name), dtype or compute_dtype(p.dtype)
-        if kappa is None or not (is_paper or measured.is_free(name)):
+        to_dtype = dtype or compute_dtype(p.dtype)
+        if name not in measured.kappa or not (is_paper or measured.is_free(name)):
             result[name] = _constant(1.0, p, to_dtype, last.get(name))
-            continue
-        sides = None
-        if weights is not None:
-            edges = measured.spaces.edges_on(name, weights[0].device)
-            sides = weights[0][edges.out], weights[1][edges.into]
-        key = name if sides else (id(kappa), to_dtype, p.device)
-        if key not in made:
-            over = last.get(name)
-            over = None if over is None or any(over is other for other in made.values()) else over
-            made[key] = _inverse_root(kappa, sides, scale, to_dtype, over).to(p.device)
-        result[name] = made[key]
+        else:
+            together.setdefault((to_dtype, p.device), []).append(name)
+    for (to_dtype, device), names in together.items():
+        wanted = [_wanted(measured, name, parameters[name].shape, device, last.get(name), sides) for name in names]
+        here = None if sides is None else sides.for_all(device)
+        for name, root in zip(names, _native.whiten(wanted, here, scale, to_dtype)):
+            result[name] = _as_parameter(root, parameters[name].shape, last.get(name))
+    if not is_paper and not measured.flow:  # a plain recurrent net's path sums are those of a few layers
+        result.update(held_back(result, measured, parameters))
     return result
+
+
+def _wanted(
+    measured: Measure,
+    name: str,
+    shape: torch.Size,
+    device: torch.device,
+    last: WhiteningOf | None,
+    sides: _Sides | None,
+) -> Whitening:
+    """A parameter's kappa and edges as those of a matrix."""
+    kappa, lines = measured.kappa[name], measured.spaces.lines_on(name, shape, device)
+    flat = lines.rows != (shape[0] if shape else 1)
+    if isinstance(kappa, Outer):
+        kappa = kappa.dense() if flat else kappa
+    else:
+        kappa = kappa.to(device)
+        rows = kappa.shape[0] if kappa.dim() == len(shape) and shape else 1
+        if flat or kappa.numel() not in (rows, rows * lines.columns):
+            kappa, rows = kappa.expand(shape), lines.rows
+        kappa = kappa.reshape(rows, -1)
+    if isinstance(last, Tensor):
+        last = last.view(len(last) if last.dim() and not flat else 1, -1) if last.is_contiguous() else None
+    return Whitening(kappa, lines, last, None if sides is None else sides.at_place(name, device))
+
+
+def _as_parameter(root: WhiteningOf, shape: torch.Size, last: WhiteningOf | None) -> WhiteningOf:
+    """A matrix that was whitened, broadcastable to the parameter again; the last one itself where that has it."""
+    if isinstance(root, Outer):
+        return root
+    full = root.numel() == math.prod(shape)
+    rows = root.shape[0] if shape and root.shape[0] in (1, shape[0]) else 1
+    to = (
+        shape if full else torch.Size([rows, *(shape[1:] if root.shape[1] > 1 else [1] * len(shape[1:]))][: len(shape)])
+    )
+    if isinstance(last, Tensor) and last.is_cpu and last.data_ptr() == root.data_ptr() and last.shape == to:
+        return last
+    return root.view(to)
 
 
 def inverse_metric(
@@ -131,35 +232,15 @@ def inverse_metric(
 ) -> dict[str, Tensor]:
     """1/K of every parameter, float64; zero where no path uses it."""
     roots = whitenings(measured, parameters, metric, dtype=torch.float64)
-    return {name: root.clamp(max=_LARGEST).square() for name, root in roots.items()}
+    return {name: dense(root).clamp(max=_LARGEST).square() for name, root in roots.items()}
 
 
-def _constant(value: float, like: Tensor, dtype: torch.dtype, last: Tensor | None) -> Tensor:
+def _constant(value: float, like: Tensor, dtype: torch.dtype, last: WhiteningOf | None) -> Tensor:
     """`value` in a tensor of size 1 that has as many dimensions as `like`; the last one if it is that."""
     # On another device to look at the last one would mean to wait for it.
-    if last is not None and last.numel() == 1 and last.dtype == dtype and last.is_cpu and float(last) == value:
+    if isinstance(last, Tensor) and last.numel() == 1 and last.dtype == dtype and last.is_cpu and float(last) == value:
         return last
     return torch.full([1] * like.dim(), value, dtype=dtype, device=like.device)
-
-
-def _inverse_root(
-    kappa: Tensor, sides: tuple[Tensor, Tensor] | None, scale: float, dtype: torch.dtype, last: Tensor | None
-) -> Tensor:
-    """min(largest, sqrt(scale / kappa) a b), sides a, b broadcastable to kappa; 0 where kappa is 0."""
-    rows = columns = None
-    matrix = kappa if kappa.dim() == 2 else kappa.reshape(1, -1)
-    if sides is not None:
-        out, into = sides
-        if kappa.dim() == 2 and out.shape == (kappa.shape[0], 1) and into.shape == (1, kappa.shape[1]):
-            rows, columns = out.reshape(-1), into.reshape(-1)
-        else:
-            kappa, both = torch.broadcast_tensors(kappa, out * into)
-            matrix, columns = kappa.reshape(1, -1), both.reshape(-1)
-    to = None
-    if last is not None and last.shape == kappa.shape:
-        to = last if matrix is kappa else last.view(matrix.shape)
-    root = _native.inverse_root(matrix, rows, columns, scale, dtype, to)
-    return last if last is not None and root is to else root.view(kappa.shape)
 
 
 def balancing_ratios(

@@ -1,4 +1,4 @@
-"""Fused building blocks: a drop-in ReLU RNN, a chunked output loss, initialisers of recurrent weights.
+"""Building blocks: a fused drop-in ReLU RNN, a chunked output loss, initialisers of recurrent weights, carried states.
 
 >>> import torch, pathsgd.nn
 >>> model = pathsgd.nn.fuse(torch.nn.Sequential(torch.nn.RNN(2, 100, nonlinearity="relu")))
@@ -10,8 +10,9 @@ from pathsgd._native import Backend, load
 from pathsgd.nn import functional, init
 from pathsgd.nn.loss import linear_cross_entropy
 from pathsgd.nn.rnn import RNN, fuse, unfuse
+from pathsgd.nn.state import carried
 
-__all__ = ["RNN", "Backend", "backend", "functional", "fuse", "init", "linear_cross_entropy", "unfuse"]
+__all__ = ["RNN", "Backend", "backend", "carried", "functional", "fuse", "init", "linear_cross_entropy", "unfuse"]
 
 
 def backend() -> Backend:

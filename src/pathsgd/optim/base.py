@@ -19,7 +19,7 @@ from pathsgd.metric.geometry import Measure
 from pathsgd.optim import growth as growth_bound
 from pathsgd.optim import on_device
 from pathsgd.optim.last_inputs import LastInputs
-from pathsgd.optim.loading import keep_precision, refuse_other_model
+from pathsgd.optim.loading import beginning, keep_own_parts, keep_precision, opened, packed, refuse_other_model
 from pathsgd.optim.moves import Move, Unread, move
 from pathsgd.optim.on_device import Skips
 from pathsgd.optim.parts import Part, Parts
@@ -27,6 +27,7 @@ from pathsgd.optim.refresh import Refresh
 from pathsgd.optim.step_bound import StepLimit
 from pathsgd.quantities.kappa import Terms
 from pathsgd.recording.record import Output
+from pathsgd.recording.sharded import is_sharded, reshard
 from pathsgd.recording.unwrap import original
 
 Bound = float | Literal["auto"] | None
@@ -122,6 +123,14 @@ class PathOptimizer(Optimizer):
         return self._step_growth
 
     @property
+    def state_powers(self) -> dict[str, int]:
+        """The power of c that each tensor of the state is multiplied by when p becomes c p (quantities/carry.py).
+
+        Moments of whitened gradients do not change.
+        """
+        return {"whitening": 1, "momentum_buffer": 0, "exp_avg": 0, "exp_avg_sq": 0}
+
+    @property
     def metric(self) -> Any:
         """What K is: a `pathsgd.Metric`, or the paper's."""
         return self._refresh.metric
@@ -140,6 +149,7 @@ class PathOptimizer(Optimizer):
         """Add parameters of the model, as in torch.optim."""
         super().add_param_group(param_group)
         self._names = {id(p): n for n, p in self.model.named_parameters()}
+        self._is_sharded = any(is_sharded(p) for p in self.model.parameters())
         try:
             self._check(self.param_groups[-1])
         except (TypeError, ValueError):
@@ -161,9 +171,12 @@ class PathOptimizer(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As in torch.optim; the state of a model of other shapes is refused before anything changes."""
+        state_dict = opened(state_dict)
         refuse_other_model(state_dict, self.param_groups, self._names)
         super().load_state_dict(state_dict)
         keep_precision(state_dict, self.param_groups, self.state)
+        for p, state in self.state.items():
+            keep_own_parts(state, p)
 
     def __getstate__(self) -> dict[str, Any]:
         self._skips.settle()
@@ -176,10 +189,11 @@ class PathOptimizer(Optimizer):
         self._skips = Skips()
         self._forget_layout()
         for kept in self.state.values():
-            if "whitening" in kept:  # it may still be another optimiser's, which writes over it
-                kept["whitening"] = kept["whitening"].clone()
+            for key in {"whitening", "whitening_columns"} & kept.keys():
+                kept[key] = _own(kept[key])  # it may still be another optimiser's, which writes over it
         if "_refresh" in state:
             self._names = {id(p): n for n, p in self.model.named_parameters()}
+            self._is_sharded = any(is_sharded(p) for p in self.model.parameters())
             self._last.belong_to(self)
 
     def _forget_layout(self) -> None:
@@ -201,16 +215,26 @@ class PathOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self._is_sharded:
+            reshard(self.model)
+        is_new = not self.state
         parts = self._parts.with_gradients(self.param_groups, self._names, self.state)
         if not parts:
             return loss
-        measured = self._refresh.keep_up(parts, self._last, self.param_groups[0], self._skips.unread)
+        if is_new and self._is_only_laying_out(parts):
+            for part in parts:
+                for p, state in zip(part.owners, part.states):
+                    state.update(self._beginning(p, part.group))
+            return loss
+        measured = self._refresh.keep_up(
+            parts, self._last, self.param_groups[0], self._skips.unread, bounds_steps=self.step_limit is not None
+        )
         if measured is not None:
             self.log_gamma_sq = measured.log_gamma_sq
             self._skips.settle(measured.also)
         constant = self._constant(parts)
         moves = [self._motion(part, constant) for part in parts]
-        is_elsewhere = not parts[0].params[0].is_cpu and _on_one_device(parts)
+        is_elsewhere = _is_elsewhere(parts)
         rows = self._refresh.scale_free_rows(parts, self._last)
         lengths = (on_device.move if is_elsewhere else move)(moves, self.clip, self.step_limit, constant)
         rows.keep_lengths()
@@ -221,26 +245,56 @@ class PathOptimizer(Optimizer):
         # Elsewhere it takes hundreds of small operations, so the rates are looked at together with the metric.
         is_due = measured is not None or not is_elsewhere
         if self.growth is not None and lengths.moved and is_due:
-            self.growth_rates = growth_bound.bound_parts_(parts, self._refresh.recurrences(self._last), self.growth)
+            self.growth_rates = growth_bound.bound_parts_(
+                parts, self._refresh.recurrences(self._last), self.growth, is_measured=measured is not None
+            )
         return loss
 
     def state_dict(self) -> dict[str, Any]:
         """As in torch.optim; on a GPU the host waits for the last steps."""
         self._skips.settle()
-        return super().state_dict()
+        result = super().state_dict()
+        if self.state:
+            owners = [(p, group) for group in self.param_groups for p in group["params"]]
+            states = {i: self.state.get(p) or self._beginning(p, group) for i, (p, group) in enumerate(owners)}
+            result["state"] = {i: packed(state, owners[i][0]) for i, state in states.items() if state}
+        return result
+
+    def _beginning(self, p: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        """The state of a parameter before its first step; of a frozen one there is none."""
+        return beginning(p, self._moment_names(group), self.refresh_every) if p.requires_grad else {}
+
+    def _is_only_laying_out(self, parts: Sequence[Part]) -> bool:
+        """Whether nothing but a new optimiser's states is wanted.
+
+        torch.distributed.checkpoint asks so for what it is to load: a step with rates of 0 and gradients of 0.
+        """
+        return all(float(group["lr"]) == 0 for group in self.param_groups) and not any(
+            bool(gradient.any()) for part in parts for gradient in part.gradients()
+        )
 
     def _constant(self, parts: Sequence[Part]) -> float:
         """What every direction is multiplied by."""
         return 1.0
+
+    def _moment_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The states that hold moments, under the settings of a group."""
+        raise AssertionError("subclasses define the rule")
 
     def _motion(self, part: Part, constant: float) -> Move:
         """How the parameters of a part move, made of their whitened gradients."""
         raise AssertionError("subclasses define the rule")
 
 
-def _on_one_device(parts: Sequence[Part]) -> bool:
-    """Whether a step can run without waiting: nothing has to go from one device to another."""
-    return len({part.params[0].device for part in parts}) == 1
+def _own(whitening: Tensor) -> Tensor:
+    """A copy that is as little expanded as the original."""
+    kept = [slice(None) if stride else slice(1) for stride in whitening.stride()]
+    return whitening[tuple(kept)].clone().expand(whitening.shape)
+
+
+def _is_elsewhere(parts: Sequence[Part]) -> bool:
+    """Whether a step can run on another device without waiting: nothing has to go from one device to another."""
+    return not parts[0].params[0].is_cpu and len({part.params[0].device for part in parts}) == 1
 
 
 def _checked(name: str, value: Bound, default: float | None) -> float | None:

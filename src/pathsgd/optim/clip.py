@@ -9,7 +9,8 @@ from torch import Tensor
 
 from pathsgd.metric.bounds import DualNorm, Length, length
 from pathsgd.metric.gradients import clip_factor as factor_of
-from pathsgd.optim.parts import Part
+from pathsgd.optim.parts import Part, whitening_of
+from pathsgd.optim.shards import adder
 
 
 def clip_factor(
@@ -23,14 +24,14 @@ def clip_factor(
         norm = math.sqrt(constant * sum(squares))
         return norm, factor_of(norm, clip.limit)
     if isinstance(clip, Length):
-        return None, factor_of(constant * length(directions(parts)), clip.limit)
+        return None, factor_of(constant * length(directions(parts), adder(parts)), clip.limit)
     return None, 1.0
 
 
 def directions(parts: Sequence[Part]) -> list[Tensor]:
     """grad / K of every parameter, in float64: 1/K may leave the range of a narrower type."""
     return [
-        gradient.double() * state["whitening"].double().square()
+        gradient.double() * whitening_of(state).double().square()
         for part in parts
         for gradient, state in zip(part.gradients(), part.states)
     ]

@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from pathsgd._native.look import Look
 from pathsgd.arithmetic import growth
 from pathsgd.metric.structures import shapes_of
 from pathsgd.optim.parts import Part
@@ -26,12 +28,24 @@ from pathsgd.quantities.growth import map_of, whitening_of
 from pathsgd.quantities.kappa import Kappa
 from pathsgd.recording.inputs import call_of
 from pathsgd.recording.record import Output, record
+from pathsgd.recording.sharded import refuse_sharded
 from pathsgd.tape import Recording
 
-LIMIT = 5.0
-"""Default of uses * log(rate): a signal may grow 150 times between the first use and the last."""
+LIMIT = 3.0
+"""Default of uses * log(rate): a signal may grow 20 times between the first use and the last."""
 _SCALE_SERVES = 100  # looks; only which coordinates power iteration works in, so it need not be new
+_EVERY = 2  # steps from look to look; steps are bounded, too, so little can happen between them
+_TENSORS = ("growth_scale", "growth_rays", "growth_age", "growth_mean", "growth_left")
+_looks: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # type: ignore[type-arg]
 _UNITS_A_STEP = 400  # a matrix n times as large is looked at every n-th time: its products wait for memory
+
+
+def _is_due(weight: Tensor, state: dict[str, Any], cap: float) -> bool:
+    """Whether this call looks at a matrix; all calls for it are counted here."""
+    calls = state.get("growth_calls", 0)
+    state["growth_calls"] = calls + 1
+    is_new = "growth_rate" not in state or cap < state["growth_cap"]
+    return is_new or calls % max(_EVERY, len(weight) // _UNITS_A_STEP) == 0
 
 
 def bound_matrix_(
@@ -41,30 +55,39 @@ def bound_matrix_(
 
     whitening: gives 1/sqrt(K) of the matrix; asked now and then.
     """
-    calls = state.get("growth_calls", 0)
-    if calls % max(1, len(weight) // _UNITS_A_STEP) and "growth_rate" in state:
-        state["growth_calls"] = calls + 1
-        return state["growth_rate"]
-    work = weight.detach() if weight.dtype in (torch.float32, torch.float64) else weight.detach().float()
     looks = state.get("growth_looks", 0)
-    if looks % _SCALE_SERVES == 0:
-        f = map_of(recurrence, work, whitening())
+    state["growth_looks"], state["growth_cap"] = looks + 1, cap
+    look = _looks.get(weight)
+    if look is not None and looks % _SCALE_SERVES and look.serves(weight, state["growth_rays"]):
+        rate = torch.tensor(look.bound(cap), dtype=weight.dtype)
+        state["growth_started"] = look.directions.started
     else:
-        f = map_of(recurrence, work, scale=state["growth_scale"])
-    state["growth_calls"], state["growth_looks"], state["growth_scale"] = calls + 1, looks + 1, f.scale
+        rate = _bound_anew(weight, state, recurrence, cap, whitening if looks % _SCALE_SERVES == 0 else None)
+    state["growth_rate"] = rate
+    return rate
+
+
+def _bound_anew(
+    weight: Tensor, state: dict[str, Any], recurrence: Recurrence, cap: float, whitening: Callable[[], Tensor] | None
+) -> Tensor:
+    """Bound a matrix in the coordinates of its whitening, or in those of the last look; prepare for the next one."""
+    work = weight.detach() if weight.dtype in (torch.float32, torch.float64) else weight.detach().float()
+    kept = {key: state[key].to(work) for key in _TENSORS if key in state}  # the model may have changed its precision
+    f = map_of(recurrence, work, whitening() if whitening else None, None if whitening else kept["growth_scale"])
+    state["growth_scale"] = f.scale
     if "growth_rays" in state:
         directions = growth.Directions(
-            state["growth_rays"], state["growth_age"], state["growth_mean"], state["growth_left"],
-            state["growth_started"],
-        )  # fmt: skip
+            kept["growth_rays"], kept["growth_age"], kept["growth_mean"], kept["growth_left"], state["growth_started"]
+        )
         rate = growth.bound_(f, directions, cap)
     else:
         rate = growth.settle_(f, cap)
         directions = growth.ripe_directions(f)
-    state.update({f"growth_{key}": value for key, value in vars(directions).items()})
     if work.dtype != weight.dtype:
         weight.detach().copy_(work)
-    state["growth_rate"] = rate
+    elif look := Look.at(f, directions):
+        _looks[weight], directions = look, look.directions
+    state.update({f"growth_{key}": value for key, value in vars(directions).items()})
     return rate
 
 
@@ -104,9 +127,9 @@ def bound_growth_(
 
     Call it after every step of any optimiser, as `clip_grad_norm_` is called before it. The rates (0-d tensors by
     parameter name) are those before the bound. The first call for a model looks at it thoroughly; the next ones follow
-    the directions that it found, at the cost of a few matrix-vector products, and correct one or two of them: what a
-    single call leaves above the cap the next one finds. Matrices that do not require gradients are not moved, and not
-    looked at. PathAdam and PathSGD do this themselves (`growth=`).
+    the directions that it found, at the cost of a few matrix-vector products, every second one (large matrices: less
+    often), and correct the one that grows most: what a single look leaves above the cap the next one finds. Matrices
+    that do not require gradients are not moved, and not looked at. PathAdam and PathSGD do this themselves (`growth=`).
 
     >>> import torch
     >>> rnn = torch.nn.RNN(2, 8, nonlinearity="relu")
@@ -120,6 +143,7 @@ def bound_growth_(
         raise ValueError(f"limit must be positive and finite, got {limit}")
     if horizon is not None and not 0 < horizon < math.inf:
         raise ValueError(f"horizon must be positive and finite, or None for the uses of these inputs, got {horizon}")
+    refuse_sharded(model, "bound_growth_", "use PathSGD or PathAdam")
     kept = _kept.setdefault(model, _Kept())
     recording: list[Recording] = []
 
@@ -144,26 +168,47 @@ def bound_growth_(
             known = kept.states.setdefault(name, {}) if state is None else state[weight]
             known["growth_uses"] = max(recurrence.uses, known.get("growth_uses", 0))
             cap = cap_of(limit, known["growth_uses"] if horizon is None else horizon)
-            rates[name] = bound_matrix_(weight, known, recurrence, cap, functools.partial(whitening, name))
+            if _is_due(weight, known, cap):
+                bound_matrix_(weight, known, recurrence, cap, functools.partial(whitening, name))
+            rates[name] = known["growth_rate"]
     return rates
 
 
 def room(rate: Tensor, recurrence: Recurrence, uses: int) -> float | Tensor:
     """How much the next step may change what a matrix does over all its uses (step_bound.py)."""
     gain = recurrence.gain if isinstance(recurrence.gain, float) else float(recurrence.gain.amax())
-    space = (LEAST_ROOM + uses * (1 - rate).clamp(min=0)) / gain
-    return float(space) if space.device.type == "cpu" else space
+    if rate.is_cpu:
+        return (LEAST_ROOM + uses * max(0.0, 1 - float(rate))) / gain
+    return (LEAST_ROOM + uses * (1 - rate).clamp(min=0)) / gain
 
 
-def bound_parts_(parts: Sequence[Part], found: Mapping[str, Recurrence], limit: float) -> dict[str, Tensor]:
-    """Bound the recurrent matrices among the parameters of an optimiser, with what their states keep."""
+def bound_parts_(
+    parts: Sequence[Part], found: Mapping[str, Recurrence], limit: float, *, is_measured: bool
+) -> dict[str, Tensor]:
+    """Bound the recurrent matrices among the parameters of an optimiser, with what their states keep.
+
+    is_measured: whether the metric was measured in this step. Between two measurements the horizon stays, whatever the
+    lengths of the inputs: a resumed run, which looks at its inputs anew, must not know more.
+    """
     rates = {}
     for part in parts:
-        for name, p, state in zip(part.names, part.params, part.states):
-            if name in found:
-                state["growth_uses"] = max(found[name].uses, state.get("growth_uses", 0))
-                cap = cap_of(limit, state["growth_uses"])
-                rate = bound_matrix_(p, state, found[name], cap, functools.partial(state.__getitem__, "whitening"))
-                state["growth_room"] = room(rate, found[name], state["growth_uses"])
-                rates[name] = rate
+        for index, (name, p, state) in enumerate(zip(part.names, part.params, part.states)):
+            recurrence = found.get(name)
+            if recurrence is None:
+                continue
+            if is_measured or "growth_uses" not in state:
+                state["growth_uses"] = max(recurrence.uses, state.get("growth_uses", 0))
+            uses = state["growth_uses"]
+            cap = cap_of(limit, uses)
+            if _is_due(part.owners[index], state, cap):  # its shape is the same in every process
+                weight = part.whole(p, index)
+                rate = bound_matrix_(weight, state, recurrence, cap, functools.partial(_whitening, part, index))
+                if weight is not p:
+                    p.copy_(part.own(weight))
+                state["growth_room"] = room(rate, recurrence, uses)
+            rates[name] = state["growth_rate"]
     return rates
+
+
+def _whitening(part: Part, index: int) -> Tensor:
+    return part.whole(part.states[index]["whitening"], index)

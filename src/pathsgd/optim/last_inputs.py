@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.structures import Structures
 from pathsgd.optim import ranks
 from pathsgd.recording.dice import Dice
-from pathsgd.recording.inputs import Call, call_of, map_tensors, numbered_tensors
+from pathsgd.recording.inputs import Call, call_of, is_sparse, map_tensors, numbered_tensors
 from pathsgd.recording.recorder import is_recording
 from pathsgd.recording.unwrap import original, watched
+from pathsgd.recording.validation import NO_FORWARD, has_forward
 
 
 class LastInputs:
@@ -32,8 +34,8 @@ class LastInputs:
         self._owner: weakref.ref[Any] | None = None
         self._is_example = example is not None
         self._call: Call | None = as_call(model, example) if self._is_example else None
-        self._problem = "it has seen no forward pass of its model"
-        self._group: Any = None
+        self._problem = "it has seen no forward pass of its model" if has_forward(model) else f"the model {NO_FORWARD}"
+        self._peers: ranks.Peers | None = None
         """The processes that share their gradients with this one."""
         self.dice: Dice | None = None
         """The random generators before the last forward pass, where they are watched."""
@@ -51,8 +53,9 @@ class LastInputs:
         """Look at what this model is run on, unless an example says it."""
         if self._is_example:
             return
-        self._group = ranks.group_of(model)
-        watched(model).register_forward_pre_hook(self, with_kwargs=True)
+        self._peers = ranks.peers_of(model)
+        # First of all hooks: whatever the others do to the inputs, they do it again when the model is recorded.
+        watched(model).register_forward_pre_hook(self, with_kwargs=True, prepend=True)
 
     @torch.compiler.disable
     def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -63,7 +66,7 @@ class LastInputs:
             return  # a measurement under way, with stand-ins of its own for the inputs
         if not torch.is_grad_enabled() and self._call is not None:
             return  # an evaluation: the gradients of the next step do not come from here
-        self._group = self._group or ranks.active_group()
+        self._peers = self._peers or ranks.active_peers()
         self.dice = Dice.now() if self.watches_dice else None
         if kwargs:
             bound = inspect.signature(original(model).forward).bind(*args, **kwargs)
@@ -77,7 +80,7 @@ class LastInputs:
         count = iter(range(len(numbered_tensors(call))))
 
         def empty(a: Tensor) -> Tensor:
-            if next(count) in self.structural or not a.is_floating_point():  # type: ignore[operator]
+            if next(count) in self.structural or not a.is_floating_point() or is_sparse(a):  # type: ignore[operator]
                 return a
             return torch.zeros((), dtype=a.dtype, device=a.device).expand(a.shape)
 
@@ -98,17 +101,23 @@ class LastInputs:
             )
         return self._call
 
-    def get_agreed(self, device: torch.device) -> Call:
-        """The same in every process of a data-parallel model: the inputs of the first."""
+    def get_agreed(self, geometry: Geometry) -> tuple[Call, Dice | None]:
+        """The same in every process that trains the model: what the first was run on, and its dice."""
         call = self.get()
-        return call if self._group is None else Call(*ranks.agreed((call.args, call.kwargs), self._group, device))
+        if self._peers is None:
+            return call, self.dice
+        if ranks.is_first(self._peers):  # which values are structure shows when the model is recorded
+            geometry.structure(call, self.dice)
+            self.learn_from(geometry.structures)
+            call = self.get()
+        return ranks.agreed(call, self.dice, self.structural or frozenset(), self._peers)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of the owner makes the copy its own; a pickle holds no data but what may be structure.
         bare = LastInputs.__new__(LastInputs)
         bare.structural = self.structural or frozenset()
         call = None if self._call is None else bare._without_data(self._call)
-        return {**vars(self), "_owner": None, "_group": None, "dice": None, "_call": call}
+        return {**vars(self), "_owner": None, "_peers": None, "dice": None, "_call": call}
 
 
 def as_call(model: nn.Module, example: Any) -> Call:

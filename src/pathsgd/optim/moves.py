@@ -21,6 +21,7 @@ from pathsgd.optim import step_bound
 from pathsgd.optim.clip import clip_factor
 from pathsgd.optim.loading import refuse_other_shapes
 from pathsgd.optim.parts import Part
+from pathsgd.optim.shards import summed
 from pathsgd.optim.step_bound import StepLimit
 
 
@@ -92,6 +93,8 @@ def _move(
     if isinstance(clip, DualNorm) or limit is not None:
         for m, update in zip(moves, updates):
             m.squares = update.square_sums()
+        if any(m.part.spread is not None for m in moves):
+            _add_up_squares(moves)
     squares = [square for m in moves for square in m.squares]
     dual_norm, factor = clip_factor(squares, [m.part for m in moves], clip, constant)
     if factor == 0:
@@ -112,17 +115,26 @@ def _move(
     return Lengths(dual_norm, grown)
 
 
+def _add_up_squares(moves: Sequence[Move]) -> None:
+    """Squared lengths of whole parameters from those of the parts that processes hold."""
+    own = torch.tensor([square for m in moves for square in m.squares], dtype=torch.float64)
+    totals = iter(summed([m.part for m in moves], own).tolist())
+    for m in moves:
+        m.squares = [next(totals) for _ in m.squares]
+
+
 def _update(m: Move) -> Update:
     """The passes of this step; those of the last one while they work on the same tensors (not only equal ones)."""
     part = m.part
     whitenings = [state["whitening"] for state in part.states]
+    columns = [state.get("whitening_columns") for state in part.states]
     moments = [_moments(part, key) for key in m.moment_names]
-    works_on = [*whitenings, *(moment for of_all in moments for moment in of_all)]
+    works_on = [*whitenings, *columns, *(moment for of_all in moments for moment in of_all)]
     same = len(works_on) == len(part.worked_on) and all(map(operator.is_, works_on, part.worked_on))
     if part.update is None or not same:
         none: list[Tensor] = []
         first, second = [*moments, none, none][:2]
-        part.update = Update(Operands(part.params, part.gradients(), whitenings, first, second, part.names))
+        part.update = Update(Operands(part.params, part.gradients(), whitenings, first, second, columns, part.names))
         part.worked_on = works_on
     else:
         part.update.renew(part.gradients())

@@ -23,7 +23,7 @@ from pathsgd._native import ADAM, GRADIENT, NESTEROV, compute_dtype
 from pathsgd.arithmetic.scaled import read
 from pathsgd.metric.bounds import DualNorm, Length
 from pathsgd.optim.moves import Lengths, Move, Unread
-from pathsgd.optim.parts import Part
+from pathsgd.optim.parts import Part, whitening_of
 from pathsgd.optim.step_bound import LEAST_ROOM, StepLimit
 
 _ITERATIONS, _FIRST_ITERATIONS = 2, 18
@@ -39,7 +39,7 @@ def move(moves: Sequence[Move], clip: DualNorm | Length | None, limit: StepLimit
     norm, finite = None, None
     if clip is not None:
         is_dual = isinstance(clip, DualNorm)
-        norm = _norm(whitened if is_dual else [u * f.whitening for f, u in zip(flats, whitened)])
+        norm = _norm(flats, whitened if is_dual else [u * f.whitening for f, u in zip(flats, whitened)])
         finite = norm < math.inf
         most = clip.limit / (math.sqrt(constant) if is_dual else constant)
         over = norm.clamp(min=most)
@@ -64,9 +64,12 @@ def move(moves: Sequence[Move], clip: DualNorm | Length | None, limit: StepLimit
     )
 
 
-def _norm(whitened: Sequence[Tensor]) -> Tensor:
+def _norm(flats: Sequence[Flat], whitened: Sequence[Tensor]) -> Tensor:
     """The length of all tensors together; in float64, because squares of single precision leave its range."""
     norms = [torch.linalg.vector_norm(u, dtype=torch.float64) for u in whitened]
+    for i, f in enumerate(flats):
+        if f.part.spread is not None:
+            norms[i] = f.part.spread.summed(norms[i].square()).sqrt()
     return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
 
@@ -214,7 +217,7 @@ class Flat:
         if index not in self._masks or self._masks[index][0] is not state["whitening"]:
             mask, ratio = state["whitening"] != 0, state.get("growth_ratio")
             self._masks[index] = state["whitening"], mask.to(d.dtype) if ratio is None else mask * ratio
-        step = self.one(d, index) * self._masks[index][1]
+        step = self.part.whole(self.one(d, index) * self._masks[index][1], index)
         return step.reshape(step.shape[0], -1)
 
     def gather(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -233,7 +236,10 @@ class Flat:
         """Lay out what was measured, loaded or begun since the last step."""
         params, states = self.part.params, self.part.states
         if not self._holds("whitening"):
-            self.whitening = self._lay("whitening", [s["whitening"].expand(p.shape) for s, p in zip(states, params)])
+            # A state from the CPU may hold an outer product; here it is one tensor.
+            self.whitening = self._lay("whitening", [whitening_of(s).expand(p.shape) for s, p in zip(states, params)])
+            for state in states:
+                state.pop("whitening_columns", None)
         for name in moment_names:
             if not self._holds(name):
                 known = [state[name] if name in state else torch.zeros_like(p) for state, p in zip(states, params)]

@@ -38,7 +38,7 @@ class PathAdam(PathOptimizer):
         the paper's metric, which takes only a `DualNorm`, in units of gamma at the first step.
     growth: bound on the growth rate of every recurrent matrix, uses * log(rate), kept after each step
         (optim/growth.py); steps, too, keep to what the rates leave room for (optim/step_bound.py). None for none.
-        "auto": 5, none under the paper's metric.
+        "auto": 3, none under the paper's metric.
     refresh_every: steps between two measurements of the metric.
     maximize: step up the gradient.
     params: parameters, named parameters or groups of them; None for all of the model's.
@@ -84,7 +84,7 @@ class PathAdam(PathOptimizer):
             betas = (0.9, 0.999) if isinstance(chosen(metric), PaperMetric) else (0.9, 0.99)
         defaults = {
             "lr": lr, "betas": (float(betas[0]), float(betas[1])), "eps": eps, "weight_decay": weight_decay,
-            "maximize": maximize,
+            "maximize": maximize, "log_unit": None,
         }  # fmt: skip
         super().__init__(
             model, params, defaults, metric=metric, terms=terms, clip=clip, growth=growth, refresh_every=refresh_every,
@@ -98,6 +98,19 @@ class PathAdam(PathOptimizer):
         if not 0 <= group["eps"] < math.inf:
             raise ValueError(f"eps must be finite and not negative, got {group['eps']}")
 
+    @property
+    def state_powers(self) -> dict[str, int]:
+        """As in PathOptimizer; the paper's moments are those of grad / kappa, which scales as the parameter does."""
+        own = {"exp_avg": 1, "exp_avg_sq": 2} if isinstance(self._refresh.metric, PaperMetric) else {}
+        return {**super().state_powers, **own}
+
+    def _beginning(self, p: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        state = super()._beginning(p, group)
+        return {"step": 0, **state} if state else state
+
+    def _moment_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return "exp_avg", "exp_avg_sq"
+
     def _motion(self, part: Part, constant: float) -> Move:
         group = part.group
         step = part.states[0].get("step", 0) + 1
@@ -107,4 +120,4 @@ class PathAdam(PathOptimizer):
         whitens = not isinstance(self._refresh.metric, PaperMetric)  # else grad / kappa, as it is
         rule = UpdateRule(ADAM, betas=(beta1, beta2), eps=group["eps"] * correction, whitens=whitens)
         alpha = -float(group["lr"]) * correction / (1 - beta1**step)
-        return Move(part, rule, alpha, ("exp_avg", "exp_avg_sq"), counts_steps=True)
+        return Move(part, rule, alpha, self._moment_names(group), counts_steps=True)

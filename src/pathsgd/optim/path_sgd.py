@@ -19,6 +19,7 @@ from pathsgd.optim.base import Bound, PathOptimizer
 from pathsgd.optim.clip import directions
 from pathsgd.optim.moves import Move
 from pathsgd.optim.parts import Part
+from pathsgd.optim.shards import adder
 from pathsgd.quantities.kappa import Terms
 from pathsgd.recording.record import Output
 
@@ -41,7 +42,7 @@ class PathSGD(PathOptimizer):
         `DualNorm(limit)` bounds the dual norm under every metric. None for none. "auto": 1, none under the paper's.
     growth: bound on the growth rate of every recurrent matrix, uses * log(rate), kept after each step
         (optim/growth.py); steps, too, keep to what the rates leave room for (optim/step_bound.py). None for none.
-        "auto": 5, none under the paper's metric.
+        "auto": 3, none under the paper's metric.
     refresh_every: steps between two measurements of the metric.
     maximize: step up the gradient.
     params: parameters, named parameters or groups of them; None for all of the model's.
@@ -80,6 +81,7 @@ class PathSGD(PathOptimizer):
         self.scale = scale
         defaults = {
             "lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay, "maximize": maximize,
+            "constant": None,
         }  # fmt: skip
         super().__init__(
             model, params, defaults, metric=metric, terms=terms, clip=clip, growth=growth, refresh_every=refresh_every,
@@ -96,16 +98,19 @@ class PathSGD(PathOptimizer):
     def _constant(self, parts: Sequence[Part]) -> float:
         if self.scale == "kappa":
             return 1.0
-        known = [group["constant"] for group in self.param_groups if "constant" in group]
-        if known:
-            return float(known[0])
+        known = self.param_groups[0].get("constant")
+        if known is not None:
+            return float(known)
         gradients = [gradient for part in parts for gradient in part.gradients()]
-        constant = sgd_constant(gradients, directions(parts))
+        constant = sgd_constant(gradients, directions(parts), adder(parts))
         if constant is None:  # nothing moves, or nothing is finite: the next step must tell
             return 1.0
         for group in self.param_groups:
             group["constant"] = constant
         return constant
+
+    def _moment_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["momentum"] else ()
 
     def _motion(self, part: Part, constant: float) -> Move:
         group = part.group
@@ -113,4 +118,4 @@ class PathSGD(PathOptimizer):
         if not momentum:
             return Move(part, UpdateRule(GRADIENT), alpha)
         rule = UpdateRule(NESTEROV if group["nesterov"] else MOMENTUM, momentum=momentum)
-        return Move(part, rule, alpha, ("momentum_buffer",))
+        return Move(part, rule, alpha, self._moment_names(group))

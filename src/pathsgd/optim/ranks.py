@@ -1,69 +1,151 @@
 """Processes that share their gradients must share their metric, or they drift apart in silence.
 
-The metric depends on the parameters, which are equal everywhere, and on the shapes of the inputs, which need not be
-(sequences of other lengths). So all processes measure for the shapes of the first one: one broadcast of 512 bytes a
-measurement, and none where `example_inputs=` says the shapes. Nothing else is communicated.
+The metric depends on the parameters, which are equal everywhere, and on what the model was run on, which need not be:
+sequences of other lengths, other masks, other dice. So all processes measure for what the first one saw. At each
+measurement it leaves the shapes of its inputs, and the values of those that are structure, in the store that the
+processes met in, where the others read them. No collective operation is needed and no device is waited for; where
+`example_inputs=` says the shapes, nothing is said at all.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
+import itertools
+import pickle
+import warnings
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-_ROOM = 64
+from pathsgd.recording.dice import Dice
+from pathsgd.recording.inputs import Call, map_tensors, numbered_tensors
+from pathsgd.recording.sharded import is_sharded
+from pathsgd.torch_private import active_ddp, default_store
+
+_KEPT = 8
+"""Messages that lie in the store at once; whoever reads one has gradients to exchange before the next."""
+_PLAIN = (bool, int, float, str, type(None))
+_sent: Counter[str] = Counter()
+"""How many messages there were for each group of processes; the same in all of them."""
 
 
-def active_group() -> Any:
-    """The process group of the DistributedDataParallel whose forward pass is running; None for none."""
-    # Where torch has no such attribute any more, wrapped models are still known: `group_of`.
-    active = getattr(DistributedDataParallel, "_active_ddp_module", None)
-    return None if active is None else active.process_group
+@dataclass(frozen=True)
+class Peers:
+    """Processes that train one model together."""
+
+    name: str
+    first: int
+    """The rank of the one whose inputs count."""
 
 
-def group_of(model: Any) -> Any:
-    """The process group of a wrapped model; None for any other."""
-    return model.process_group if isinstance(model, DistributedDataParallel) else None
+def peers_of(model: nn.Module) -> Peers | None:
+    """Who trains a wrapped or sharded model; None for any other."""
+    if isinstance(model, DistributedDataParallel):
+        return _of_group(model.process_group)
+    for p in model.parameters():
+        if is_sharded(p):
+            ranks = p.device_mesh.mesh.flatten().tolist()  # type: ignore[attr-defined]
+            return Peers(f"mesh {ranks}", ranks[0])
+    return None
 
 
-def agreed(inputs: Sequence[Any], group: Any, device: torch.device) -> tuple[Any, ...]:
-    """Inputs of the first process's shapes, in every process of the group."""
-    leaves, structure = tree_flatten(list(inputs))
-    own = _numbers(leaves)
-    heard = torch.tensor(own, dtype=torch.int64, device=device)
-    dist.broadcast(heard, dist.get_global_rank(group, 0), group)
-    first = heard.cpu().tolist()
-    if first == own:
-        return tuple(inputs)
-    if first[:2] != own[:2]:
+def active_peers() -> Peers | None:
+    """Who trains the model whose forward pass DistributedDataParallel is running; None for nobody."""
+    active = active_ddp()
+    return None if active is None else _of_group(active.process_group)
+
+
+def _of_group(group: Any) -> Peers:
+    return Peers(f"group {dist.get_process_group_ranks(group)}", dist.get_global_rank(group, 0))
+
+
+def is_first(peers: Peers) -> bool:
+    """Whether what this process saw counts."""
+    return dist.get_rank() == peers.first
+
+
+def agreed(call: Call, dice: Dice | None, structural: frozenset[int], peers: Peers) -> tuple[Call, Dice | None]:
+    """What the first process was run on, in every process. structural: numbers of the inputs whose values count."""
+    number, store = _sent[peers.name], _store()
+    _sent[peers.name] += 1
+    key = f"pathsgd/{peers.name}/"
+    if is_first(peers):
+        store.set(f"{key}{number}", _message(call, dice, structural))
+        if number >= _KEPT:
+            store.delete_key(f"{key}{number - _KEPT}")
+        return call, dice
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of torch's own class for the structure of arguments
+        told, structure, dice = pickle.loads(store.get(f"{key}{number}"))  # from a process of the same run
+    return _rebuilt(call, told, structure), dice
+
+
+def _store() -> Any:
+    store = default_store()
+    if store is None:
         raise RuntimeError(
-            "the processes' inputs differ in more than their sizes (their number, or lengths of sequences), so they "
-            "cannot agree on one measurement; give the optimiser example_inputs="
+            "this version of torch does not say where its processes meet, so they cannot agree on what to measure; "
+            "give the optimiser example_inputs="
         )
-    sizes = iter(first[2:])
-    resized = [_empty(a, [next(sizes) for _ in a.shape]) if isinstance(a, Tensor) else a for a in leaves]
-    return tuple(tree_unflatten(resized, structure))
+    return store
 
 
-def _numbers(leaves: Sequence[Any]) -> list[int]:
-    """What must be equal (dtypes, dimensions, lengths), then all sizes, in a list of fixed length."""
-    tensors = [a for a in leaves if isinstance(a, Tensor)]
-    kinds = [(str(a.dtype), a.dim(), a.cpu().tolist() if _is_structure(a) else None) for a in tensors]
-    sizes = [size for a in tensors for size in a.shape]
-    if len(sizes) > _ROOM - 2:
-        raise RuntimeError(f"more than {_ROOM - 2} sizes of inputs to agree on; give the optimiser example_inputs=")
-    return [len(tensors), zlib.crc32(repr(kinds).encode()), *sizes, *([0] * (_ROOM - 2 - len(sizes)))]
+@dataclass(frozen=True)
+class _Described:
+    """A tensor without its values, unless they are structure."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    values: Tensor | None
+
+    def like(self, own: Tensor | None, device: torch.device) -> Tensor:
+        """A tensor of this description: this process's own where it is one."""
+        if self.values is not None:
+            return self.values.to(device)
+        if own is not None and own.shape == self.shape and own.dtype == self.dtype:
+            return own
+        return torch.zeros((), dtype=self.dtype, device=device).expand(self.shape)
 
 
-def _is_structure(a: Tensor) -> bool:
-    return a.dim() == 1 and not a.is_floating_point()
+def _message(call: Call, dice: Dice | None, structural: frozenset[int]) -> bytes:
+    """The call with descriptions in the place of tensors; of objects only the tensors that they hold."""
+    numbers = itertools.count()
+
+    def described(a: Tensor) -> _Described:
+        values = a.detach().cpu().clone() if next(numbers) in structural else None
+        return _Described(a.shape, a.dtype, values)
+
+    leaves, structure = tree_flatten((call.args, call.kwargs))
+    told = [
+        leaf if isinstance(leaf, _PLAIN) else [described(a) for a in numbered_tensors(Call((leaf,)))] for leaf in leaves
+    ]
+    return pickle.dumps((told, structure, dice))
 
 
-def _empty(a: Tensor, shape: Sequence[int]) -> Tensor:
-    return a if list(a.shape) == list(shape) else torch.zeros((), dtype=a.dtype, device=a.device).expand(shape)
+def _rebuilt(own: Call, told: list[Any], structure: Any) -> Call:
+    """The first process's call, with this one's objects."""
+    leaves, own_structure = tree_flatten((own.args, own.kwargs))
+    device = next((a.device for a in numbered_tensors(own)), torch.device("cpu"))
+    mine = leaves if structure == own_structure else [None] * len(told)
+    args, kwargs = tree_unflatten([_leaf(one, leaf, device) for one, leaf in zip(told, mine)], structure)
+    return Call(args, kwargs)
+
+
+def _leaf(told: Any, own: Any, device: torch.device) -> Any:
+    if isinstance(told, _PLAIN):
+        return told
+    held = [] if own is None else numbered_tensors(Call((own,)))
+    if len(told) == 1 and (own is None or isinstance(own, Tensor)):
+        return told[0].like(own, device)
+    if own is None or isinstance(own, _PLAIN) or len(held) != len(told):
+        raise RuntimeError(
+            "the processes' inputs differ in more than shapes and values: in the objects among their arguments. So "
+            "they cannot agree on one measurement; give the optimiser example_inputs="
+        )
+    described = iter(told)
+    return map_tensors(lambda a: next(described).like(a, device), Call((own,))).args[0]

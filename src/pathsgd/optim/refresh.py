@@ -14,20 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pathsgd._native import Outer, dense
 from pathsgd.metric.absolute import log_sizes, resized
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Geometry, Measure
 from pathsgd.metric.gradients import refuse_unfit
 from pathsgd.metric.structures import Structure
-from pathsgd.metric.whitening import balancing_ratios, whitenings
+from pathsgd.metric.whitening import WhiteningOf, balancing_ratios, whitenings
 from pathsgd.optim.last_inputs import LastInputs
 from pathsgd.optim.parts import Part
 from pathsgd.optim.scale_free import ScaleFreeRows
 from pathsgd.passes.nodes import NodeSpaces
 from pathsgd.passes.recurrences import Recurrence
 from pathsgd.quantities.kappa import Terms
+from pathsgd.recording.dice import Dice
 from pathsgd.recording.inputs import Call
 from pathsgd.recording.record import Output
+from pathsgd.recording.sharded import gathered, gathered_with_gradients
 
 
 class Refresh:
@@ -58,9 +61,10 @@ class Refresh:
 
     def forget(self) -> None:
         """Drop what is only kept to save work."""
-        self._last: dict[str, Tensor] = {}  # whitenings of the last measurement, to be written over
+        self._last: dict[str, WhiteningOf] = {}  # whitenings of the last measurement, to be written over
         self._recurrences: Mapping[str, Recurrence] | None = None  # of the last measurement
         self._spaces: NodeSpaces | None = None  # of the last measurement
+        self._bounds_steps = True
         self._told: set[str] = set()  # parameters that no path uses: said once for each
 
     def __getstate__(self) -> dict[str, Any]:
@@ -71,13 +75,21 @@ class Refresh:
         return any(state.get("age", self.every) >= self.every for part in parts for state in part.states)
 
     def keep_up(
-        self, parts: Sequence[Part], inputs: LastInputs, first: dict[str, Any], also: Sequence[Tensor] = ()
+        self,
+        parts: Sequence[Part],
+        inputs: LastInputs,
+        first: dict[str, Any],
+        also: Sequence[Tensor] = (),
+        *,
+        bounds_steps: bool = True,
     ) -> Measure | None:
         """Measure again if it is time; None if all metrics serve on.
 
         first: the optimiser's first group, whoever has gradients; it keeps what is the same for all groups.
         also: numbers on the device that the host would like to see when it looks at the measurement (Measure.also).
+        bounds_steps: whether somebody will ask how much a repeated matrix grows by a step (step_bound.py).
         """
+        self._bounds_steps = bounds_steps
         measured = None
         if self.is_due(parts):
             measured = self._renew(parts, inputs, first, also)
@@ -98,14 +110,15 @@ class Refresh:
         root: float | None = None,
         parameters: dict[str, Tensor] | None = None,
         also: Sequence[Tensor] = (),
-        call: Call | None = None,
+        seen: tuple[Call, Dice | None] | None = None,
     ) -> Measure:
-        """The geometry at the current weights, as exact as a step needs it; for `call` instead of the last inputs."""
+        """The geometry at the current weights, as exact as a step needs it. seen: other inputs than the last."""
+        call, dice = seen or (inputs.get(), inputs.dice)
+        parameters = gathered(self.geometry.parameters()) if parameters is None else parameters
         with torch.enable_grad():  # kappa is a derivative; steps run without
             measured = self.geometry.measure(
-                inputs.get() if call is None else call, self.terms,
-                exact=False, root=root, parameters=parameters, also=also, dice=inputs.dice,
-            )  # fmt: skip
+                call, self.terms, exact=False, root=root, parameters=parameters, also=also, dice=dice
+            )
         inputs.learn_from(self.geometry.structures)
         return measured
 
@@ -116,7 +129,7 @@ class Refresh:
         return ScaleFreeRows(parts, self._spaces)
 
     def _structure(self, inputs: LastInputs) -> Structure:
-        return self.geometry.structure(inputs.get(), inputs.dice)
+        return self.geometry.structure(*inputs.get_agreed(self.geometry))
 
     def _renew(
         self, parts: Sequence[Part], inputs: LastInputs, first: dict[str, Any], also: Sequence[Tensor]
@@ -125,22 +138,27 @@ class Refresh:
         for part in parts:
             refuse_unfit(part.names, part.params, part.gradients())
         parameters = self.geometry.parameters()
-        call = inputs.get_agreed(parts[0].params[0].device)
-        measured = self.measure(inputs, parts[0].states[0].get("root"), parameters, also, call)
-        log_unit = first.setdefault("log_unit", measured.log_scale) if self.counts_from_start else 0.0
+        if any(part.spread is not None for part in parts):
+            parameters = gathered_with_gradients(parameters)
+        seen = inputs.get_agreed(self.geometry)
+        measured = self.measure(inputs, parts[0].states[0].get("root"), parameters, also, seen)
+        if self.counts_from_start and first.get("log_unit") is None:
+            first["log_unit"] = measured.log_scale
+        log_unit = first["log_unit"] if self.counts_from_start else 0.0
         whitened = whitenings(measured, parameters, self.metric, log_unit=log_unit, last=self._last)
         if isinstance(self.metric, Metric) and self.metric.absolute:
             whitened = resized(whitened, self._log_sizes(parts, whitened, measured, parameters))
         for part in parts:
             self._set(part, whitened, measured, parameters)
-        self._spaces, self._last = measured.spaces, whitened
+        # Of what is spread over processes only this one's part is kept.
+        self._spaces, self._last = measured.spaces, {} if parts[0].spread else whitened
         self._recurrences = measured.recurrences
         return measured
 
     def _log_sizes(
         self,
         parts: Sequence[Part],
-        whitened: Mapping[str, Tensor],
+        whitened: Mapping[str, WhiteningOf],
         measured: Measure,
         parameters: Mapping[str, Tensor],
     ) -> dict[str, float]:
@@ -158,33 +176,49 @@ class Refresh:
         return {name: state["log_size"] for name, state in states.items() if "log_size" in state}
 
     def _set(
-        self, part: Part, whitened: Mapping[str, Tensor], measured: Measure, parameters: Mapping[str, Tensor]
+        self, part: Part, whitened: Mapping[str, WhiteningOf], measured: Measure, parameters: Mapping[str, Tensor]
     ) -> None:
         ratios: dict[str, Tensor | None] = {}
-        if measured.repeats and isinstance(self.metric, Metric):
+        if measured.repeats and isinstance(self.metric, Metric) and self._bounds_steps:
             ratios = balancing_ratios(measured, parameters, self.metric.rho, measured.repeats)
-        for name, p, state in zip(part.names, part.params, part.states):
+        for name, p, grad, state in zip(part.names, part.params, part.gradients(), part.states):
             # A part that the last forward pass left out (another head, say) keeps the metric it has.
             if name in measured.kappa or "age" not in state:
-                whitening, known = whitened[name], state.get("whitening")
-                if known is None or not p.is_cpu or known.data_ptr() != whitening.data_ptr():  # else: written over
-                    state["whitening"] = whitening.expand(p.shape)
-                if name not in measured.kappa and name not in self._told and bool(p.grad.any()):  # type: ignore[union-attr]
+                if part.spread is not None:
+                    state["whitening"] = part.own(dense(whitened[name]).expand(parameters[name].shape))
+                    state.pop("whitening_columns", None)
+                else:
+                    _put(whitened[name], p, state)
+                if name not in measured.kappa and name not in self._told and bool(grad.any()):
                     self._told.add(name)
                     _warn_of_no_path(name)
             if name in ratios:
-                self._set_growth(p, state, measured.repeats[name], ratios[name])
+                self._set_growth(part, p, state, measured.repeats[name], ratios[name])
             state["age"] = 0
             if measured.next_root is not None:
                 state["root"] = measured.next_root  # kept here, because a resumed run must start from the same one
 
-    def _set_growth(self, p: Tensor, state: dict[str, Any], repeats: int, ratio: Tensor | None) -> None:
+    def _set_growth(self, part: Part, p: Tensor, state: dict[str, Any], repeats: int, ratio: Tensor | None) -> None:
         state["repeats"] = repeats
         state.pop("growth_ratio", None)
         if ratio is not None:
             if isinstance(self.metric, Metric) and self.metric.absolute:  # a recurrent matrix: both metrics have mean 1
                 ratio = ratio / ratio.log().mean().exp()
-            state["growth_ratio"] = ratio.to(p)
+            state["growth_ratio"] = part.own(ratio.to(p))
+
+
+def _put(whitening: WhiteningOf, p: Tensor, state: dict[str, Any]) -> None:
+    """Put 1/sqrt(K) into a state, unless it was written over the one that is there."""
+    rows, columns = (whitening.rows, whitening.columns) if isinstance(whitening, Outer) else (whitening, None)
+    rows = rows if rows.shape == p.shape else rows.expand(p.shape)
+    known, known_columns = state.get("whitening"), state.get("whitening_columns")
+    same = known is not None and known.shape == rows.shape and known.stride() == rows.stride()
+    if known is None or not same or not p.is_cpu or known.data_ptr() != rows.data_ptr():
+        state["whitening"] = rows
+    if columns is None:
+        state.pop("whitening_columns", None)
+    elif known_columns is None or known_columns.data_ptr() != columns.data_ptr():
+        state["whitening_columns"] = columns
 
 
 def _warn_of_no_path(name: str) -> None:

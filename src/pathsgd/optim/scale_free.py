@@ -16,7 +16,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pathsgd.optim.parts import Part
+from pathsgd.optim.parts import Part, whitening_of
+from pathsgd.optim.shards import Spread
 from pathsgd.passes.nodes import NodeSpaces
 
 
@@ -24,7 +25,7 @@ class ScaleFreeRows:
     """The rows of some parts, as they are before a step."""
 
     def __init__(self, parts: Sequence[Part], spaces: NodeSpaces) -> None:
-        self._rows: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._rows: list[tuple[Tensor, Tensor, Tensor, Spread | None]] = []
         self._count = spaces.count + 1
         names = {name for part in parts for name in part.names}
         loose = spaces.scale_free
@@ -34,20 +35,26 @@ class ScaleFreeRows:
         kept = torch.zeros(self._count, dtype=torch.bool)
         kept[[node for node, entering in loose.items() if entering <= names]] = True
         for part in parts:
-            for name, p, state in zip(part.names, part.params, part.states):
+            for name, p, owner, state in zip(part.names, part.params, part.owners, part.states):
                 out = spaces.edges[name].out if name in spaces.edges else None
                 if out is not None and bool(kept[out].any()):
-                    self._rows.append((p, state["whitening"], torch.where(kept[out], out, 0)))
+                    nodes = torch.where(kept[out], out, 0)
+                    if part.spread is not None:
+                        nodes = part.own(nodes.expand(owner.shape))
+                    self._rows.append((p, whitening_of(state), nodes, part.spread))
         self._lengths = self._measured()
 
     def _measured(self) -> Tensor:
-        total = torch.zeros(self._count, dtype=torch.float64)
-        for p, whitening, nodes in self._rows:
+        totals = {spread: torch.zeros(self._count, dtype=torch.float64) for *_, spread in self._rows}
+        for p, whitening, nodes, spread in self._rows:
             squares = torch.where(whitening > 0, p.detach() / whitening, 0.0).square()
             dims = [d for d in range(p.dim()) if nodes.shape[d] == 1 and p.shape[d] > 1]
             squares = (squares.sum(dims, keepdim=True) if dims else squares).double().cpu()
-            total.scatter_add_(0, nodes.expand(squares.shape).reshape(-1), squares.reshape(-1))
-        return total
+            totals[spread].scatter_add_(0, nodes.expand(squares.shape).reshape(-1), squares.reshape(-1))
+        for spread, total in totals.items():
+            if spread is not None:
+                total.copy_(spread.summed(total.to(self._rows[0][0].device)))
+        return torch.stack(list(totals.values())).sum(0) if totals else torch.zeros(0)
 
     def keep_lengths(self) -> None:
         """Give every row its length back."""
@@ -56,5 +63,5 @@ class ScaleFreeRows:
         after = self._measured()
         factors = torch.where((after > 0) & (self._lengths > 0), self._lengths / after, 1.0).sqrt()
         factors[0] = 1.0
-        for p, _, nodes in self._rows:
+        for p, _, nodes, _ in self._rows:
             p.mul_(factors[nodes].to(p))

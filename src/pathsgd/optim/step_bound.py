@@ -65,6 +65,7 @@ def _balanced_length(move: Move, update: Update, index: int) -> float:
     direction, state = update.direction(move.rule, index), move.part.states[index]
     if "growth_ratio" in state:
         direction = direction * state["growth_ratio"]
+    direction = move.part.whole(direction, index)
     step = direction.reshape(direction.shape[0], -1)
     start, iterations = state.get("growth_direction"), 2
     if start is None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from pathsgd.metric.bounds import Clip, DualNorm, Length, Scale, bound_of, check_scale
 from pathsgd.metric.choice import Metric, MetricChoice, PaperMetric
@@ -18,6 +18,7 @@ from pathsgd.metric.whitening import inverse_metric
 from pathsgd.optim.last_inputs import LastInputs
 from pathsgd.quantities.kappa import Terms
 from pathsgd.recording.record import Output
+from pathsgd.recording.sharded import refuse_sharded
 from pathsgd.recording.unwrap import original
 
 CONSTANT = "path_constant"
@@ -26,6 +27,9 @@ CONSTANT = "path_constant"
 
 class Wrapped:
     """What `wrap` returns. `remove()` gives the optimiser its plain gradients back."""
+
+    gradient_power: ClassVar[int] = 1
+    """A normalised gradient scales as its parameter does (quantities/carry.py)."""
 
     def __init__(
         self, optimizer: Optimizer, model: nn.Module, example_inputs: Any, output: Output, terms: Terms,
@@ -64,9 +68,8 @@ class Wrapped:
         if not parameters:
             return
         with torch.enable_grad():  # kappa is a derivative
-            device = next(iter(parameters.values())).device
-            call = self._last.get_agreed(device)
-            measured = self._geometry.measure(call, self.terms, parameters=known, dice=self._last.dice)
+            call, dice = self._last.get_agreed(self._geometry)
+            measured = self._geometry.measure(call, self.terms, parameters=known, dice=dice)
         self._last.learn_from(self._geometry.structures)
         inverses = inverse_metric(measured, known, self.metric)
         # The constant lies in the optimiser's first group, and so in its state dict.
@@ -120,8 +123,14 @@ def wrap(
     """
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"the first argument is a torch optimiser, not {type(optimizer).__name__}")
+    if isinstance(optimizer, LBFGS):
+        raise TypeError(
+            "LBFGS measures curvature, and searches along lines, by the gradients of the loss itself, which normalised "
+            "ones are not; wrap an optimiser that only steps along its gradients, or use PathSGD or PathAdam"
+        )
     if not isinstance(model, nn.Module):
         raise TypeError(f"the second argument is the model (a torch.nn.Module), not {type(model).__name__}")
+    refuse_sharded(model, "wrap", "use PathSGD or PathAdam")
     chosen_metric = without_memory(metric)
     check_scale(scale, chosen_metric)
     return Wrapped(optimizer, model, example_inputs, output, terms, chosen_metric, scale, bound_of(clip, chosen_metric))

@@ -17,12 +17,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pathsgd._native import Lines
+from pathsgd.passes.places import Place, several_places
 from pathsgd.rules.base import CONSTANT, FIXED, NOTHING, Nodes
 from pathsgd.tape import Kind, Recording, Step, Value, interpret, map_leaves
 
@@ -53,8 +56,12 @@ class NodeSpaces:
     scale_free: dict[int, frozenset[str]] = field(default_factory=dict)
     """Nodes whose scale nothing feels, because only normalisations read them, and the parameters that enter them."""
 
+    places: dict[str, Place] = field(default_factory=dict)
+    """Where parameters enter units that others enter at other places."""
+
     _elsewhere: dict[Any, Edges] = field(default_factory=dict, repr=False)
-    _widths: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
+    _lines: dict[Any, Lines] = field(default_factory=dict, repr=False)
+    _shares: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
 
     def edges_on(self, name: str, device: torch.device) -> Edges:
         """A parameter's edges on the device of its tensors; copied there once."""
@@ -65,16 +72,51 @@ class NodeSpaces:
             self._elsewhere[name, device] = Edges(edges.out.to(device), edges.into.to(device))
         return self._elsewhere[name, device]
 
-    def widths_on(self, device: torch.device) -> Tensor:
-        """For each node, of how many nodes its layer is: those that one parameter enters. 1 for the fixed one."""
-        if device not in self._widths:
+    def lines_on(self, name: str, shape: torch.Size, device: torch.device) -> Lines:
+        """A parameter's edges as those of a matrix, rows its first dimension; one row where they do not lie so."""
+        if (name, shape, device) not in self._lines:
+            self._lines[name, shape, device] = _lines(self.edges_on(name, device), shape)
+        return self._lines[name, shape, device]
+
+    def shares_on(self, device: torch.device) -> Tensor:
+        """For each node, 1 / the nodes of its layer, those that one parameter enters; 1 for the fixed one."""
+        if device not in self._shares:
             widths = torch.ones(self.count + 1, dtype=torch.float64)
             for edges in self.edges.values():
                 nodes = edges.out.unique()
                 widths[nodes] = widths[nodes].clamp(min=float((nodes != FIXED).sum()))
             widths[FIXED] = 1.0
-            self._widths[device] = widths.to(device)
-        return self._widths[device]
+            self._shares[device] = widths.reciprocal().to(device)
+        return self._shares[device]
+
+    @cached_property
+    def biases(self) -> dict[str, str]:
+        """For every bias of a layer the weight beside it: one enters the rows of the other, from nodes of value one."""
+        layers: dict[bytes, str] = {}
+        for name, e in self.edges.items():
+            if e.out.dim() > 1 and e.out.shape[0] == e.out.numel() > 1 and e.free:
+                layers.setdefault(e.out.numpy().tobytes(), name)
+        alone = {name: e.out for name, e in self.edges.items() if e.out.dim() == 1 and bool((e.into == FIXED).all())}
+        found = {name: layers.get(out.numpy().tobytes()) for name, out in alone.items() if out.numel() > 1}
+        return {bias: weight for bias, weight in found.items() if weight is not None}
+
+
+def _lines(edges: Edges, shape: torch.Size) -> Lines:
+    rows, repeat = (shape[0] if shape else 1), math.prod(shape[2:])
+    columns = math.prod(shape[1:])
+    found: dict[str, Tensor] = {}
+    for end, ids in (("out", edges.out), ("into", edges.into)):
+        along = [d for d, size in enumerate(ids.shape) if size > 1]
+        if not bool((ids != FIXED).any()):
+            continue  # inputs, outputs and what never scales have nothing to say
+        if along == [0] or (not along and columns == 1):
+            found["row_" + end] = ids.reshape(-1).expand(rows).contiguous()
+        elif along == [1] or not along:
+            found["column_" + end] = ids.reshape(-1).expand(columns // repeat).contiguous()
+        else:
+            flat = [part.expand(shape).reshape(-1) for part in (edges.out, edges.into)]
+            return Lines(1, rows * columns, 1, None, None, *flat)
+    return Lines(rows, columns, repeat, **found)
 
 
 def spaces_of(recording: Recording, parameters: Mapping[str, Tensor], *, exact: bool = True) -> NodeSpaces:
@@ -86,7 +128,8 @@ def spaces_of(recording: Recording, parameters: Mapping[str, Tensor], *, exact: 
     """
     graph = _Graph(recording, exact)
     labels = _components(graph.count, graph.ties)
-    spaces = _number(labels, graph.uses, graph.normalised)
+    spaces, numbers = _number(labels, graph.uses, graph.normalised)
+    spaces.places.update(several_places(recording, lambda value: graph.numbered(value, numbers)))
     spaces.pinned.update(graph.what_pins())
     for name, p in parameters.items():
         if name not in spaces.edges:
@@ -109,6 +152,7 @@ class _Graph:
         self.normalised: list[Tensor] = []
         self.result_shape = torch.Size()
         known: dict[Value, Nodes] = {v: Nodes(torch.tensor(FIXED).expand(v.shape)) for v in recording.inputs}
+        self._known = known
         self._entries: dict[str, Tensor] = {}
         """The numbers of each parameter's entries: all parameters end to end."""
         for name, value in recording.parameters.items():
@@ -121,6 +165,13 @@ class _Graph:
         for output in (*recording.outputs, *(recording.returned if exact else ())):
             if output in known:
                 self._fix(self.activation(known[output]))
+
+    def numbered(self, value: Value, numbers: Tensor) -> Tensor | None:
+        """The nodes of a value of units in their final numbers; `numbers` has them by the present ones."""
+        nodes = self._known.get(value)
+        if nodes is None or nodes.weight:
+            return None
+        return numbers[_thin(nodes.ids).clamp(min=FIXED)]
 
     def what_pins(self) -> dict[str, Step]:
         """For every parameter whose units a step in between has fixed, the first such step."""
@@ -289,8 +340,10 @@ def _components(count: int, ties: list[tuple[np.ndarray, np.ndarray]]) -> np.nda
             return labels
 
 
-def _number(labels: np.ndarray, uses: dict[str, tuple[Tensor, Tensor]], normalised: list[Tensor]) -> NodeSpaces:
-    """Number the free nodes 1..count in the order in which parameters enter them."""
+def _number(
+    labels: np.ndarray, uses: dict[str, tuple[Tensor, Tensor]], normalised: list[Tensor]
+) -> tuple[NodeSpaces, Tensor]:
+    """Number the free nodes 1..count in the order in which parameters enter them; with the numbers of all nodes."""
     table = torch.from_numpy(labels)
     resolved = {n: tuple(_compressed(table[side.clamp(min=FIXED)]) for side in sides) for n, sides in uses.items()}
     names: list[str] = []
@@ -304,7 +357,7 @@ def _number(labels: np.ndarray, uses: dict[str, tuple[Tensor, Tensor]], normalis
                 names.append(f"{name}[{row}]")
     edges = {n: Edges(numbers[out], numbers[into]) for n, (out, into) in resolved.items()}
     scale_free = _scale_free(edges, numbers[table[torch.cat(normalised)]]) if normalised else {}
-    return NodeSpaces(len(names), edges, names, scale_free=scale_free)
+    return NodeSpaces(len(names), edges, names, scale_free=scale_free), numbers.clamp(min=FIXED)[table]
 
 
 def _scale_free(edges: Mapping[str, Edges], normalised: Tensor) -> dict[int, frozenset[str]]:
@@ -316,6 +369,14 @@ def _scale_free(edges: Mapping[str, Edges], normalised: Tensor) -> dict[int, fro
         for node in set(e.out.unique().tolist()) & nodes:
             entering[node].add(name)
     return {node: frozenset(names) for node, names in entering.items() if names}
+
+
+def _thin(ids: Tensor) -> Tensor:
+    """Size 1 along every dimension that is expanded."""
+    for dim in range(ids.dim()):
+        if ids.shape[dim] > 1 and ids.stride(dim) == 0:
+            ids = ids.narrow(dim, 0, 1)
+    return ids
 
 
 def _compressed(ids: Tensor) -> Tensor:

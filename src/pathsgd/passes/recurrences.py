@@ -86,9 +86,9 @@ def _loop(recording: Recording, name: str) -> Recurrence | None:
 
 
 def _use(recording: Recording, name: str, place: int, step: Step) -> Use | None:
-    turned = _turned(recording, name)
+    forms = turned(recording, name)
     arguments = [*step.args, *step.kwargs.values()]
-    at = next((i for i, a in enumerate(arguments) if isinstance(a, Value) and a in turned), None)
+    at = next((i for i, a in enumerate(arguments) if isinstance(a, Value) and a in forms), None)
     result = step.outputs[0] if step.outputs else None
     if at is None or result is None or step.operation not in _APPLY:
         return None
@@ -100,7 +100,7 @@ def _use(recording: Recording, name: str, place: int, step: Step) -> Use | None:
     state = arguments[state_at]
     if not isinstance(state, Value) or _units(state) != recording.parameters[name].shape[0]:
         return None
-    return Use(place, state, result, turned[arguments[at]] != is_turned, through_relu)
+    return Use(place, state, result, forms[arguments[at]] != is_turned, through_relu)
 
 
 # operation -> places of state and weight, whether h -> h V (so W = V^T), whether the result is a ReLU's
@@ -114,7 +114,7 @@ _APPLY = {
 }
 
 
-def _turned(recording: Recording, name: str) -> dict[Value, bool]:
+def turned(recording: Recording, name: str) -> dict[Value, bool]:
     """The values that are this matrix, and whether they are its transpose."""
     known = {recording.parameters[name]: False}
     for step in recording.steps:

@@ -12,6 +12,7 @@ from pathsgd.errors import UnsupportedOperation
 from pathsgd.passes.nodes import NodeSpaces, spaces_of
 from pathsgd.passes.sharing import parameters_shared_along_paths, uses, views
 from pathsgd.recording.record import Output, record
+from pathsgd.recording.sharded import whole_parameters
 from pathsgd.tape import Recording
 
 
@@ -93,7 +94,7 @@ def explain(model: nn.Module, *inputs: Any, output: Output = None) -> Explanatio
         recording = record(model, inputs, output)
     except UnsupportedOperation as problem:
         return Explanation(title, _rows(problem.recording or Recording()), problem)
-    parameters = dict(model.named_parameters())
+    parameters = whole_parameters(model)
     spaces = spaces_of(recording, parameters)
     return Explanation(
         title,

@@ -16,13 +16,14 @@ from pathsgd.arithmetic import scaled
 from pathsgd.arithmetic.scaled import Scaled
 from pathsgd.passes.squared import Evaluation
 from pathsgd.recording.record import Output, record
+from pathsgd.recording.sharded import whole_parameters
 
 
 def _total(model: nn.Module, inputs: tuple[Any, ...], order: float, output: Output) -> Scaled:
     """The sum over paths of prod |w|^order."""
     derivative: Literal["p"] | None = "p" if torch.is_grad_enabled() else None
     recording = record(model, inputs, output)
-    return Evaluation(recording, dict(model.named_parameters()), order, derivative=derivative).total
+    return Evaluation(recording, whole_parameters(model), order, derivative=derivative).total
 
 
 def log_gamma_sq(model: nn.Module, *inputs: Any, output: Output = None) -> Tensor:

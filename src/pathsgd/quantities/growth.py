@@ -13,6 +13,7 @@ from pathsgd.arithmetic import growth
 from pathsgd.passes.recurrences import Recurrence, recurrences
 from pathsgd.quantities.kappa import Kappa
 from pathsgd.recording.record import Output, record
+from pathsgd.recording.sharded import whole_parameters
 
 
 class GrowthRate(float):
@@ -63,7 +64,7 @@ def growth_rate(model: nn.Module, *inputs: Any, output: Output = None) -> dict[s
     found = recurrences(recording)
     if not found:
         return {}
-    parameters: dict[str, Tensor] = dict(model.named_parameters())
+    parameters: dict[str, Tensor] = whole_parameters(model)
     with torch.enable_grad():  # kappa is a derivative
         kappa1 = Kappa(recording, parameters).first()
     rates = {}

@@ -10,18 +10,22 @@ decoder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from pathsgd._native import Outer
 from pathsgd.arithmetic import recurrence, scaled
+from pathsgd.arithmetic.scaled import Scaled
 from pathsgd.arithmetic.second_order import second_order_sum
+from pathsgd.passes.rolled import rolled
 from pathsgd.passes.sharing import parameters_shared_along_paths
 from pathsgd.passes.squared import Evaluation
 from pathsgd.recording.record import Output, record
-from pathsgd.tape import Recording
+from pathsgd.recording.sharded import whole_parameters
+from pathsgd.tape import Recording, Value
 
 Terms = Literal["first", "second", "both"]
 Convention = Literal["exact", "paper"]
@@ -37,22 +41,56 @@ class Kappa:
 
     With gamma^2 = m exp(S) (`total`) and q = mantissa exp(s) (`evaluation.weights[name]`), the stored tensors are
     derivatives of m in q's mantissa:   kappa = stored * exp(S - s),   kappa / gamma^2 = stored / m * exp(-s).
+
+    bare: matrices of which only `outer` is wanted, out of `passes.squared.applied_to_one_row`.
     """
 
     @torch.inference_mode(False)
-    def __init__(self, recording: Recording, parameters: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        parameters: Mapping[str, Tensor],
+        also: Iterable[Value] = (),
+        given: Mapping[Value, Scaled] | None = None,
+        wanted: Container[str] | None = None,
+        bare: Container[str] = (),
+    ) -> None:
+        """also: values whose derivatives are wanted besides (`in_values`). given, wanted: as `Evaluation` has them."""
         self.recording, self.parameters = recording, parameters
-        self.evaluation = Evaluation(recording, parameters)
+        self.evaluation = Evaluation(recording, parameters, keep=also, given=given, wanted=wanted, bare=bare)
         self.total = self.evaluation.total
-        self._leaves = {n: q.mantissa for n, q in self.evaluation.weights.items()}
-        wanted = [*self._leaves.values(), *(r.states.mantissa for r in self.evaluation.recurrences)]
-        grads = _gradients(self.total.mantissa, wanted)
+        weights = self.evaluation.weights.items()
+        self._leaves = {n: q.mantissa for n, q in weights if q.mantissa.requires_grad}
+        kept = self.evaluation.kept
+        recurrent = [r.states.mantissa for r in self.evaluation.recurrences]
+        self._bare = {n: m for n, m in self.evaluation.unsquared.items() if wanted is None or n in wanted}
+        anchors = [matrix.anchor for matrix in self._bare.values()]
+        sources = [*self._leaves.values(), *recurrent, *(s.mantissa for s in kept.values()), *anchors]
+        grads = iter(_gradients(self.total.mantissa, sources))
         self._first = dict(zip(self._leaves, grads))
-        self._external = grads[len(self._leaves) :]
+        self._external = [next(grads) for _ in recurrent]
+        self._in_values = {value: next(grads) for value in kept}
 
     def first(self) -> dict[str, Tensor]:
-        """dm/dq of every used parameter."""
+        """dm/dq of every used parameter that has a q."""
         return self._first
+
+    def in_values(self) -> dict[Value, Tensor]:
+        """dm/ds of the path sums s of the values in `also`, all in one unit."""
+        scales = {value: s.log_scale for value, s in self.evaluation.kept.items()}
+        least = min((float(scale.min()) for scale in scales.values()), default=0.0)
+        return {value: d * (least - scales[value]).exp().to(d.device) for value, d in self._in_values.items()}
+
+    def outer(self) -> dict[str, tuple[Outer, Tensor]]:
+        """dm/dq of the bare matrices, and the path mass that enters each of their rows."""
+        found = {}
+        for name, matrix in self._bare.items():
+            x, y, left = matrix.entered, matrix.through, matrix.left
+            if x is None or y is None or left is None:  # it leads to no output
+                n, m = matrix.weight.shape
+                x, y, left = (torch.zeros(k, dtype=torch.float64) for k in (m, n, n))
+            found[name] = Outer(left[:, None], x[None, :]), left * y
+        return found
 
     @torch.inference_mode(False)
     def second(self, samples: int | None = None, generator: torch.Generator | None = None) -> dict[str, Tensor]:
@@ -148,8 +186,8 @@ def kappa(
         raise ValueError(f"convention must be 'exact' or 'paper', got {convention!r}")
     if samples is not None and samples < 1:
         raise ValueError(f"samples must be at least 1, got {samples}")
-    recording = record(model, inputs, output)
-    parameters = dict(model.named_parameters())
+    recording = rolled(record(model, inputs, output))
+    parameters = whole_parameters(model)
     measured = Kappa(recording, parameters)
     if relative and measured.total.mantissa == 0:
         raise ValueError("gamma^2 is zero: no path reaches the output, so nothing can be relative to it")

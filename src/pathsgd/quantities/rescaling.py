@@ -12,9 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from pathsgd.passes.nodes import Edges, NodeSpaces, spaces_of
+from pathsgd.quantities import carry
 from pathsgd.recording.record import Output, record
+from pathsgd.recording.sharded import refuse_sharded
 from pathsgd.recording.validation import check_model
 from pathsgd.rules.base import FIXED
 
@@ -26,13 +29,16 @@ def node_spaces(model: nn.Module, *inputs: Any, output: Output = None) -> NodeSp
     return spaces_of(record(model, inputs, output), dict(model.named_parameters()))
 
 
-def rescale_nodes(model: nn.Module, *inputs: Any, alpha: Any, output: Output = None) -> nn.Module:
+def rescale_nodes(
+    model: nn.Module, *inputs: Any, alpha: Any, output: Output = None, optimizer: Optimizer | None = None
+) -> nn.Module:
     """Rescale the model's units in place: p <- p * alpha[out] / alpha[into]. Returns the model.
 
     alpha: one positive number per free node (see `node_spaces`), or a single number for all of them.
+    optimizer: the model's optimiser, whose state is carried along (see `balance`).
     """
-    parameters, spaces = _free_nodes(model, inputs, output)
-    apply(parameters, spaces, _checked(alpha, spaces.count))
+    parameters, spaces = _free_nodes(model, inputs, output, optimizer)
+    apply(parameters, spaces, _checked(alpha, spaces.count), optimizer)
     return model
 
 
@@ -43,10 +49,14 @@ def random_rescaling(
     high: float = 1e2,
     generator: torch.Generator | None = None,
     output: Output = None,
+    optimizer: Optimizer | None = None,
 ) -> nn.Module:
-    """Rescale every free node in place by a random alpha, log-uniform between low and high. Returns the model."""
-    parameters, spaces = _free_nodes(model, inputs, output)
-    apply(parameters, spaces, random_alpha(spaces.count, low, high, generator))
+    """Rescale every free node in place by a random alpha, log-uniform between low and high. Returns the model.
+
+    optimizer: the model's optimiser, whose state is carried along (see `balance`).
+    """
+    parameters, spaces = _free_nodes(model, inputs, output, optimizer)
+    apply(parameters, spaces, random_alpha(spaces.count, low, high, generator), optimizer)
     return model
 
 
@@ -58,29 +68,42 @@ def random_alpha(count: int, low: float, high: float, generator: torch.Generator
     return torch.exp(math.log(low) + draw * math.log(high / low))
 
 
-def apply(parameters: Mapping[str, Tensor], spaces: NodeSpaces, alpha: Tensor) -> None:
-    """p <- p * alpha[out] / alpha[into] for every parameter; alpha: (count,)."""
+def apply(
+    parameters: Mapping[str, Tensor], spaces: NodeSpaces, alpha: Tensor, optimizer: Optimizer | None = None
+) -> None:
+    """p <- p * alpha[out] / alpha[into] for every parameter, and the optimiser's state with it; alpha: (count,)."""
     factors = torch.cat([alpha.new_ones(1), alpha])
     with torch.no_grad():
         for name, p in parameters.items():
             edges = spaces.edges[name]
             if edges.free:
                 p.mul_((factors[edges.out] / factors[edges.into]).to(p))
+        if optimizer is not None:
+            carry.carry(optimizer, parameters, spaces, factors)
 
 
 def balance(
-    model: nn.Module, *inputs: Any, output: Output = None, tolerance: float = 1e-10, max_iterations: int = 10_000
+    model: nn.Module,
+    *inputs: Any,
+    output: Output = None,
+    optimizer: Optimizer | None = None,
+    tolerance: float = 1e-10,
+    max_iterations: int = 10_000,
 ) -> nn.Module:
     """Rescale the model in place to the least sum of squared weights its function allows. Returns the model.
 
         minimise over alpha  sum_e (w_e alpha[out] / alpha[into])^2
+
+    optimizer: the model's optimiser, if it is to go on: its state is carried along, so that it holds what it would,
+        had the net been balanced from the start. The steps of PathAdam and PathSGD that follow then move the function
+        as if nothing had happened; those of torch's optimisers do not, because they depend on the scaling.
 
     At the minimum every free node has equal squared weight going in and coming out. The problem is convex in
     log alpha; it is solved node by node (Osborne 1960 for one matrix; Stock et al. 2019 for networks), all nodes at
     once with half steps, until no node's ratio is off by more than `tolerance`. Nodes with nothing coming in or going
     out have no optimum and are left as they are.
     """
-    parameters, spaces = _free_nodes(model, inputs, output)
+    parameters, spaces = _free_nodes(model, inputs, output, optimizer)
     log_alpha = torch.zeros(spaces.count + 1, dtype=torch.float64)
     into, out = _squared_sums(parameters, spaces, log_alpha)
     movable = (into > 0) & (out > 0)
@@ -97,13 +120,18 @@ def balance(
             f"{float(step.abs().max()):.1e}; the function is unchanged, the balance approximate",
             stacklevel=2,
         )
-    apply(parameters, spaces, log_alpha[1:].exp())
+    apply(parameters, spaces, log_alpha[1:].exp(), optimizer)
     return model
 
 
-def _free_nodes(model: nn.Module, inputs: tuple[Any, ...], output: Output) -> tuple[dict[str, Tensor], NodeSpaces]:
+def _free_nodes(
+    model: nn.Module, inputs: tuple[Any, ...], output: Output, optimizer: Optimizer | None
+) -> tuple[dict[str, Tensor], NodeSpaces]:
     check_model(model)
+    refuse_sharded(model, "rescaling (rescale_nodes, random_rescaling, balance)")
     parameters: dict[str, Tensor] = dict(model.named_parameters())
+    if optimizer is not None:
+        carry.check(optimizer, parameters)
     spaces = spaces_of(record(model, inputs, output), parameters)
     if spaces.count == 0:
         raise ValueError("the model has no free node: every unit is an input, an output or tied to one")

@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pathsgd.passes.rolled import rolled
 from pathsgd.quantities.kappa import Kappa
 from pathsgd.recording.record import Output, record
+from pathsgd.recording.sharded import whole_parameters
 
 
 def path_share(model: nn.Module, *inputs: Any, output: Output = None) -> dict[str, Tensor]:
@@ -34,8 +36,8 @@ def path_share(model: nn.Module, *inputs: Any, output: Output = None) -> dict[st
     >>> int(sum((module.weight == 0).sum() for module, _ in weights))
     20
     """
-    parameters = dict(model.named_parameters())
-    measured = Kappa(record(model, inputs, output), parameters)
+    parameters = whole_parameters(model)
+    measured = Kappa(rolled(record(model, inputs, output)), parameters)
     total = measured.total.mantissa.detach()
     if total == 0:
         raise ValueError("gamma^2 is zero: no path reaches the output, so no weight has a share of it")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pathsgd.errors import UnsupportedOperation
 from pathsgd.passes.squared import Evaluation
-from pathsgd.recording.inputs import Call, is_packed, map_tensors, numbered_tensors
+from pathsgd.recording.inputs import Call, is_packed, is_sparse, map_tensors, numbered_tensors
 from pathsgd.rules.base import examples, repeats
 from pathsgd.tape import Recording, Step
 
@@ -63,7 +63,7 @@ def _candidates(tensors: list[Tensor]) -> Iterator[tuple[int | None, ...]]:
     """Choices of one dimension a tensor, equal in size, most likely first; None: this input has no batch dimension."""
     # Many tensors (the states of many layers) would have too many choices: then tensors of one shape choose together.
     owners: list[Any] = [t.shape for t in tensors] if len(tensors) > FREE_CHOICES else list(range(len(tensors)))
-    options = {owner: (*range(min(2, t.dim())), None) for owner, t in zip(owners, tensors)}
+    options = {owner: (*range(0 if is_sparse(t) else min(2, t.dim())), None) for owner, t in zip(owners, tensors)}
     choices = (dict(zip(options, chosen)) for chosen in itertools.product(*options.values()))
     every = [tuple(choice[owner] for owner in owners) for choice in choices]
     for dims in sorted(every, key=lambda c: (c.count(None), len(set(c)), [2 if d is None else d for d in c])):

@@ -6,7 +6,9 @@ Tensors lie in tuples, lists and dictionaries, and in objects that hold them (da
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +19,8 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_map
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size)
+_CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+"""What is callable and no more; graphs of torch_geometric are callable and hold tensors."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ def call_of(model: nn.Module, inputs: Sequence[Any]) -> Call:
             signature.bind(**inputs[0])
         except TypeError:
             return Call(tuple(inputs))
-        if any(name in names for name in inputs[0]):
+        if not names or any(name in names for name in inputs[0]):
             return Call((), dict(inputs[0]))
     return Call(tuple(inputs))
 
@@ -51,20 +55,29 @@ def map_tensors(function: Callable[[Tensor], Any], call: Call) -> Call:
         # A deep copy takes what the memo says for the tensors, and copies the objects around them.
         return copy.deepcopy(leaf, {id(t): function(t) for t in held}) if held else leaf
 
+    if _is_flat(call):
+        return Call(tuple([mapped(a) for a in call.args]))
     args, kwargs = tree_map(mapped, (call.args, call.kwargs))
     return Call(args, kwargs)
 
 
+def _is_flat(call: Call) -> bool:
+    """Whether a call has tensors and nothing around them: no tree to walk through, which costs a small net's step."""
+    return not call.kwargs and all(isinstance(a, Tensor) for a in call.args)
+
+
+def _leaves(call: Call) -> Sequence[Any]:
+    return call.args if _is_flat(call) else tree_flatten((call.args, call.kwargs))[0]
+
+
 def numbered_tensors(call: Call) -> list[Tensor]:
     """All tensors of a call, in an order of their own."""
-    leaves, _ = tree_flatten((call.args, call.kwargs))
-    return [t for leaf in leaves for t in ([leaf] if isinstance(leaf, Tensor) else _held(leaf))]
+    return [t for leaf in _leaves(call) for t in ([leaf] if isinstance(leaf, Tensor) else _held(leaf))]
 
 
 def objects_in(call: Call) -> list[Any]:
     """Everything in a call that is neither a tensor nor holds one."""
-    leaves, _ = tree_flatten((call.args, call.kwargs))
-    return [leaf for leaf in leaves if not isinstance(leaf, Tensor) and not _held(leaf)]
+    return [leaf for leaf in _leaves(call) if not isinstance(leaf, Tensor) and not _held(leaf)]
 
 
 def _held(item: Any) -> list[Tensor]:
@@ -73,7 +86,7 @@ def _held(item: Any) -> list[Tensor]:
     waiting, seen = [item], set()
     while waiting:
         one = waiting.pop(0)
-        if isinstance(one, (*_PLAIN, nn.Module)) or callable(one) or id(one) in seen:
+        if isinstance(one, (*_PLAIN, *_CODE, nn.Module)) or id(one) in seen:
             continue
         seen.add(id(one))
         if isinstance(one, Tensor):
@@ -82,9 +95,16 @@ def _held(item: Any) -> list[Tensor]:
             waiting.extend(one.values())
         elif isinstance(one, (list, tuple)):
             waiting.extend(one)
+        elif dataclasses.is_dataclass(one):  # its slots are not in a dictionary
+            waiting.extend(getattr(one, entry.name) for entry in dataclasses.fields(one))
         elif hasattr(one, "__dict__"):
             waiting.extend(vars(one).values())
     return list(found.values())
+
+
+def is_sparse(a: Any) -> bool:
+    """Whether this is a tensor that stores its entries one by one: an adjacency matrix, say."""
+    return isinstance(a, Tensor) and a.layout != torch.strided
 
 
 def is_packed(call: Call) -> bool:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 Output = int | str | Callable[[Any], Any] | Sequence[int | str] | None
 """Which of a model's results to measure: an index, a key, the name of a submodule, or a function; a list of those;
@@ -55,18 +55,38 @@ def _chosen(result: Any, output: Any, submodules: Mapping[str, Any]) -> Any:
         ) from error
 
 
+class Watched(dict[str, Any]):
+    """What the submodules that `output` names returned, by name; of several calls the last."""
+
+    def __init__(self, model: nn.Module, output: Output) -> None:
+        super().__init__()
+        self._wanted = output if isinstance(output, (list, tuple)) else [output]
+        modules = dict(model.named_modules())
+        self.modules = {n: modules[n] for n in self._wanted if isinstance(n, str) and n and n in modules}
+
+    def keep(self, name: str) -> Callable[..., None]:
+        return lambda module, args, result: self.update({name: result})
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that is wanted has been seen, whatever the model returns."""
+        return all(name in self for name in self._wanted)
+
+
 @contextmanager
-def watched(model: nn.Module, output: Output) -> Iterator[dict[str, Any]]:
-    """What the submodules that `output` may mean return while the block runs; of several calls the last."""
-    wanted = output if isinstance(output, (list, tuple)) else [output]
-    modules = dict(model.named_modules())
-    names = [name for name in wanted if isinstance(name, str) and name and name in modules]
-    results: dict[str, Any] = {}
+def watched(
+    model: nn.Module, output: Output, enter: Callable[[Tensor], Tensor] = lambda tensor: tensor
+) -> Iterator[Watched]:
+    """What the submodules that `output` may mean return while the block runs. enter: what they get for each tensor."""
+    results = Watched(model, output)
 
-    def keep(name: str) -> Callable[..., None]:
-        return lambda module, args, result: results.update({name: result})
+    def entered(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return tree_map(lambda a: enter(a) if isinstance(a, Tensor) else a, (args, kwargs))
 
-    handles = [modules[name].register_forward_hook(keep(name)) for name in names]
+    handles = []
+    for name, module in results.modules.items():
+        handles.append(module.register_forward_pre_hook(entered, with_kwargs=True))
+        handles.append(module.register_forward_hook(results.keep(name)))
     try:
         yield results
     finally:

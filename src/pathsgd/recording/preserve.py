@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pathsgd.torch_private import set_version
+
 _Container = dict | list | set | deque
 _MISSING = object()
 
@@ -84,7 +86,7 @@ def _restore(tensor: Tensor, version: int | None, before: Tensor) -> None:
             tensor.copy_(before)
     elif tensor._version != version:
         tensor.detach().copy_(before)
-        _set_version(tensor, version)
+        set_version(tensor, version)
 
 
 def _put_back(container: Any, content: Any) -> None:
@@ -110,11 +112,3 @@ def _put_back(container: Any, content: Any) -> None:
         else:
             container.clear()
             container.extend(content)
-
-
-def _set_version(tensor: Tensor, version: int) -> None:
-    """Nobody shall see that a tensor was written to and put back; torch 2.6 takes one tensor, later ones several."""
-    try:
-        torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
-    except TypeError:
-        torch._C._autograd._unsafe_set_version_counter(tensor, version)  # type: ignore[call-arg, arg-type]

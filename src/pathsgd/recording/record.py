@@ -6,10 +6,12 @@ recording serves every later pass at the same shapes. It is made with one exampl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
+from torch.distributions import Distribution
 
 from pathsgd.errors import UnsupportedOperation
 from pathsgd.recording.batch import one_example
@@ -17,6 +19,7 @@ from pathsgd.recording.inputs import Call, call_of, map_tensors, numbered_tensor
 from pathsgd.recording.outputs import Output, choose, tensors_of, watched
 from pathsgd.recording.preserve import left_as_found
 from pathsgd.recording.recorder import Lost, PathTensor, Recorder
+from pathsgd.recording.sharded import put_stand_ins
 from pathsgd.recording.unwrap import eagerly
 from pathsgd.recording.validation import validate
 from pathsgd.rules import REFUSED
@@ -37,14 +40,35 @@ def record(model: nn.Module, inputs: Sequence[Any] | Call, output: Output = None
 
 
 def _record(model: nn.Module, call: Call, output: Output) -> Recording:
-    recorder = Recorder(model)
+    with eagerly(), left_as_found(model) as untouched, _unchecked_distributions():
+        put_stand_ins(model)
+        recorder = Recorder(model)
+        return _recorded(recorder, model, call, output, untouched)
+
+
+@contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    """Distributions look at the values of their arguments, which stand-ins do not have."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
+
+
+def _recorded(
+    recorder: Recorder, model: nn.Module, call: Call, output: Output, untouched: Callable[[], bool]
+) -> Recording:
     numbers = iter(range(len(numbered_tensors(call))))
     stand_ins = map_tensors(lambda a: recorder.input(a, next(numbers)), call)
-    with eagerly(), left_as_found(model) as untouched, watched(model, output) as submodules, recorder:
+    with watched(model, output, recorder.afresh) as submodules, recorder:
         try:
             result = model(*stand_ins.args, **stand_ins.kwargs)
         except UnsupportedOperation:
-            raise
+            if not submodules.complete:
+                raise
+            result = None  # what comes after all that is measured is nobody's business
         except Exception as error:
             if recorder.met_unseen is not None:
                 raise recorder.met_unseen from error

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 
 from pathsgd.errors import UnsupportedOperation
 from pathsgd.recording import spelling
+from pathsgd.recording.inputs import is_sparse
 from pathsgd.recording.origins import LEAVING, PLAIN, RANDOM, SHAPED_BY_VALUES, Origin, Origins, joined
 from pathsgd.rules import REFUSED, RULES, Kind, Refusal, Rule
 from pathsgd.rules.pointwise import Add, Divide
@@ -92,13 +93,21 @@ class Recorder(TorchFunctionMode):
         self._origins = Origins()
 
     def input(self, tensor: Tensor, number: int) -> Tensor:
-        """A stand-in for an input of the model; integers and truth values stay, and are watched."""
+        """A stand-in for an input of the model; integers, truth values and sparse matrices stay, and are watched."""
         origin = Origin(frozenset([number]))
-        if tensor.is_floating_point():
+        if tensor.is_floating_point() and not is_sparse(tensor):
             return self._stand_in(tensor, tensor.dtype, origin)
-        tensor = tensor.view(tensor.shape)  # one object for each input, also where the user gives one tensor twice
+        tensor = tensor.detach()  # one object for each input, also where the user gives one tensor twice
         self._origins.note(tensor, origin)
         return tensor
+
+    def afresh(self, tensor: Tensor) -> Tensor:
+        """What a measured part of the model gets for a lost value: an input, where paths start anew."""
+        if not (isinstance(tensor, PathTensor) and isinstance(tensor.value, Lost)):
+            return tensor
+        value = Value(Kind.INPUT, tensor.shape, tensor.dtype)
+        self.recording.inputs.append(value)
+        return PathTensor(value, tensor.device)
 
     def _stand_in(self, tensor: Tensor, dtype: torch.dtype, origin: Origin) -> PathTensor:
         value = Value(Kind.INPUT, tensor.shape, dtype)
@@ -238,6 +247,8 @@ class Recorder(TorchFunctionMode):
     def _record(
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]
     ) -> Any:
+        if name in _PRODUCTS and is_sparse(args[0]) and len(args) == 2:
+            return self._by_entries(*args)
         rule = RULES.get(name)
         if rule is None:
             unknown = "rewrite it with supported operations (docs/rules.md lists them), or add a rule"
@@ -269,6 +280,18 @@ class Recorder(TorchFunctionMode):
             _share_memory(operands, tensors)
         self._keep_values(func, name, args, kwargs, operands, tensors)
         return tensors[0] if single else pack(tensors)
+
+    def _by_entries(self, matrix: Tensor, units: Tensor) -> Any:
+        """A sparse matrix of constants times values of units: a sum over its entries, as over the edges of a graph."""
+        if self._is_ours(matrix):
+            self._refuse("a product with sparse units", "only constants may be sparse; use a dense tensor")
+        self._use(self._origins.of(matrix))
+        entries = matrix.detach().to_sparse_coo().coalesce()
+        rows, columns = entries.indices()
+        weights = entries.values().reshape(-1, *[1] * (units.dim() - 1))
+        start = torch.zeros(matrix.shape[0], *units.shape[1:], dtype=units.dtype, device=units.device)
+        with self:
+            return start.index_add(0, rows, units.index_select(0, columns) * weights)
 
     def _keep_values(self, func: Any, name: str, args: Any, kwargs: Any, operands: Any, tensors: Any) -> None:
         """What is made of inputs and constants alone has values that are known."""
@@ -393,6 +416,9 @@ class Recorder(TorchFunctionMode):
                     return f"module '{name}'" if name else "the model itself"
             frame = frame.f_back
         return "the model itself"
+
+
+_PRODUCTS = frozenset({"mm", "matmul", "_sparse_mm", "sparse.mm"})
 
 
 def _initialised(name: str, result: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch.overrides import resolve_name
 
 _PREFIXES = ("torch.nn.functional.", "torch.functional.", "torch.Tensor.", "torch._C._nn.", "torch._VF.", "torch.")
@@ -26,10 +27,10 @@ METADATA = frozenset([
     "requires_grad", "retains_grad", "grad", "grad_fn", "names", "output_nr", "_version", "_is_view", "_base",
     "_backward_hooks", "__hash__", "__repr__", "__str__", "__format__", "__len__", "result_type", "can_cast",
 ])  # fmt: skip
-# New tensors after the fashion of another, of which only shape and dtype matter: constants.
+# New tensors after the fashion of another, of which only shape and dtype matter: constants. A carried state is nothing.
 LIKE = frozenset([
     "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros",
-    "new_ones", "new_empty", "new_full", "new_tensor",
+    "new_ones", "new_empty", "new_full", "new_tensor", "carried",
 ])  # fmt: skip
 # The same, after the fashion of their second argument.
 LIKE_SECOND = frozenset({"expand_as", "view_as", "reshape_as", "type_as", "to"})
@@ -53,6 +54,8 @@ _POSITIONAL = (("input", "tensors", "condition"), ("other", "mat2", "vec"))
 @lru_cache(maxsize=4096)
 def canonical_name(function: Callable[..., Any]) -> str:
     """`torch.Tensor.relu_`, `torch.relu` and `torch.nn.functional.relu` are all `relu`."""
+    if function is torch.autograd.grad:  # torch calls it "grad", as the attribute of a tensor
+        return "autograd.grad"
     name = resolve_name(function) or getattr(function, "__name__", repr(function))
     if name in _RENAMED:
         return _RENAMED[name]

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 
 def original(model: nn.Module) -> nn.Module:
-    """The module inside torch.compile, DistributedDataParallel and DataParallel; sharded models are refused by name."""
+    """The module inside torch.compile, DistributedDataParallel and DataParallel; FSDP1 is refused by name."""
     while True:
         kinds = {kind.__name__ for kind in type(model).__mro__}
         if isinstance(model, (DistributedDataParallel, DataParallel)):
@@ -21,12 +21,11 @@ def original(model: nn.Module) -> nn.Module:
             model = model._orig_mod  # type: ignore[assignment]
         else:
             break
-    sharded = kinds & {"FullyShardedDataParallel", "FSDPModule"}
-    if sharded or any(is_distributed(p) for p in model.parameters()):
-        name = next(iter(sharded), "DTensor parameters")
+    wrapped = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
+    if "FullyShardedDataParallel" in wrapped:
         raise TypeError(
-            f"the model is sharded ({name}): no process holds its weights, so no process can measure its paths; "
-            "use DistributedDataParallel"
+            "FullyShardedDataParallel lays the parameters of many layers end to end, so their shapes are lost; shard "
+            "the model with torch.distributed.fsdp.fully_shard instead"
         )
     return model
 
@@ -39,11 +38,6 @@ def watched(model: nn.Module) -> nn.Module:
     while isinstance(model, (DistributedDataParallel, DataParallel)):
         model = model.module
     return model
-
-
-def is_distributed(p: Tensor) -> bool:
-    """Whether a tensor is spread over processes."""
-    return hasattr(p, "full_tensor") and hasattr(p, "placements")
 
 
 def eagerly() -> AbstractContextManager[Any]:

@@ -10,12 +10,27 @@ from torch import Tensor, nn
 
 from pathsgd.errors import UnsupportedOperation
 from pathsgd.recording.inputs import Call, numbered_tensors
+from pathsgd.recording.sharded import own_part
 
 
 def check_model(model: Any) -> None:
     """Raise TypeError for what is no model."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected a torch.nn.Module, got {_named(model)}")
+
+
+def check_forward(model: nn.Module) -> None:
+    """Raise TypeError for a module that cannot be called: an agent with methods of its own, say."""
+    if not has_forward(model):
+        raise TypeError(f"{type(model).__name__} {NO_FORWARD}")
+
+
+def has_forward(model: nn.Module) -> bool:
+    """Whether a module can be called."""
+    return getattr(model.forward, "__func__", None) is not nn.Module.forward
+
+
+NO_FORWARD = "has no forward; let it be the method that is trained through, model.forward = model.get_action_and_value"
 
 
 def _named(value: Any) -> str:
@@ -26,6 +41,7 @@ def _named(value: Any) -> str:
 def validate(model: nn.Module, call: Call) -> None:
     """Raise TypeError, ValueError or UnsupportedOperation, naming what is wrong."""
     check_model(model)
+    check_forward(model)
     _check_modules(model)
     parameters = dict(model.named_parameters())
     if not parameters:
@@ -61,7 +77,7 @@ def _check_parameter(name: str, p: Tensor) -> None:
         raise ValueError(f"parameter '{name}' is lazy and not initialised; run the model once first")
     if not p.is_floating_point():
         raise TypeError(f"parameter '{name}' is {p.dtype}; path quantities need real floating-point parameters")
-    if not bool(torch.isfinite(p.detach()).all()):
+    if not bool(torch.isfinite(own_part(p.detach())).all()):
         raise ValueError(f"parameter '{name}' has NaN or infinite entries; its paths have no finite weight")
 
 

@@ -147,6 +147,10 @@ class Rule:
         """How many examples a packed batch holds."""
         return 1
 
+    def constants(self, *args: Any, **kwargs: Any) -> Any:
+        """The arguments whose values `squared` reads; tensors among them are constants."""
+        return args, kwargs
+
     def rewrite(self, *args: Any) -> tuple[Any, ...]:
         """The arguments as the squared network sees them."""
         return args

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pathsgd.arithmetic import scaled
 from pathsgd.arithmetic.scaled import Scaled
+from pathsgd.arithmetic.unsquared import Unsquared
 from pathsgd.rules.base import NOTHING, NodeGraph, Nodes, Rule, Squared, as_scaled, contraction, operation, shape_of
 from pathsgd.rules.pointwise import add_nodes
 from pathsgd.tape import Product, values_in
@@ -79,7 +80,10 @@ class Linear(ProductRule):
         return x.new_empty((*x.shape[:-1], *weight.shape[:-1]))
 
     def squared(self, net: Squared, x: Any, weight: Any, bias: Any = None) -> Scaled:
-        y = contraction(net, F.linear, x, weight, last=True)
+        if isinstance(weight, Unsquared):
+            y = weight.of(as_scaled(net, x))
+        else:
+            y = contraction(net, F.linear, x, weight, last=True)
         return y if bias is None else scaled.add(y, as_scaled(net, bias))
 
     def nodes(self, graph: NodeGraph, x: Any, weight: Any, bias: Any = None) -> Nodes:

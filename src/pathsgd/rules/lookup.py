@@ -24,7 +24,9 @@ class Lookup(Rule):
 
     def _check(self, index: Any, max_norm: Any) -> None:
         if isinstance(index, Value):
-            raise Refusal("indices cannot depend on activations")
+            raise Refusal(
+                "indices cannot depend on activations; give symbols as integers (pathsgd inspect: --input int:1,100)"
+            )
         if max_norm is not None:
             raise Refusal("max_norm changes the weights in the forward pass; renormalise them outside the model")
 

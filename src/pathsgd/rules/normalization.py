@@ -54,6 +54,12 @@ class BatchNorm(Rule):
     def products(self, x: Any, mean: Any, var: Any, weight: Any = None, *args: Any, **kwargs: Any) -> list[Product]:
         return [[[v] for v in values_in((x, weight))]]
 
+    def constants(
+        self, x: Any, mean: Any, var: Any, weight: Any = None, bias: Any = None, training: bool = False, *args: Any,
+        **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        return () if training else (mean, var)
+
     def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
         return args[0].new_empty(args[0].shape)
 

@@ -45,8 +45,8 @@ class Call:
         return Call(x, batch_sizes, hx, list(weights), has_biases, layers, 1 + bidirectional, False)
 
     def cell(self, layer: int, direction: int) -> list[Any]:
-        """[W_ih, W_hh, b_ih, b_hh], or the first two."""
-        size = 4 if self.has_biases else 2
+        """[W_ih, W_hh, b_ih, b_hh], without the biases, or (a loop made a layer) with one of them."""
+        size = len(self.weights) // (self.layers * self.directions)
         start = self.index(layer, direction) * size
         return self.weights[start : start + size]
 

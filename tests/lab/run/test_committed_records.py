@@ -10,6 +10,7 @@ import pytest
 
 from pathsgd.lab.errors import RecordError, SpecError
 from pathsgd.lab.experiments import EXPERIMENTS
+from pathsgd.lab.experiments.base import FIXED_BOUND
 from pathsgd.lab.run.record import read_record
 from pathsgd.lab.run.spec import default_spec, replace_settings
 
@@ -68,7 +69,7 @@ def test_correction_changes_only_the_bound_and_the_names(
 
 @pytest.mark.parametrize(
     ("optimiser", "changes"),
-    [("path-adam-paper", {"step_growth": 0.3}), ("path-sgd", {"rho": 0.0, "clip": 0.0})],
+    [("path-adam-paper", {"step_growth": 0.3}), ("path-sgd", {"rho": 0.0, "clip": 0.0, **FIXED_BOUND})],
 )
 def test_a_bound_that_a_rule_does_not_have_cannot_be_stated(optimiser: str, changes: dict[str, float]) -> None:
     with pytest.raises((SpecError, ValueError), match="set step_growth to 0"):

@@ -22,14 +22,18 @@ SIZES: dict[str, dict[str, Any]] = {
     "ptb_word": {"window": 5, "vocabulary": 20},
     "ptb_char": {"window": 6},
     "text8": {"window": 6, "limit": 2000},
+    "mnist_autoencoder": {"subsample": 7, "valid_size": 10},
+    "decision": {"valid_size": 20, "test_size": 20},
 }
 RATES = {"sgd": 0.1, "rmsprop": 3e-3, "adam": 1e-2, "path-adam": 1e-2}
 STEPS = {"hessian-free": 3}
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_loss_falls(task: str, system: str, tiny_data: Path) -> None:
+FITTING = [(s, t) for s in SYSTEMS for t in TASKS if not SYSTEMS[s]().misfit(TASKS[t]())]
+
+
+@pytest.mark.parametrize(("system", "task"), FITTING)
+def test_loss_falls(system: str, task: str, tiny_data: Path) -> None:
     spec = default_spec(task, system)
     name = spec.optimiser.name
     changes = {"hidden": 8, "batch_size": 8, "steps": 100, **SIZES[task]}

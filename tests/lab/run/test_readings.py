@@ -187,7 +187,7 @@ def test_the_library_has_the_reading_that_follows_the_model() -> None:
     library = replace_settings(
         default_spec("adding", "rnn_path", "path-sgd"),
         **{"length": 6, "hidden": 5, "batch_size": 4, "valid_size": 10, "test_size": 10, "others_range": 0.5},
-        **{"steps": 6, "lr": 0.05, "clip": 0.3, "unit": "sgd", "rho": 0.0, "step_growth": 0.0, "refresh_every": 1},
+        **{"steps": 6, "lr": 0.05, "clip": 0.3, "unit": "sgd", "rho": 0.0, "growth_limit": 0.0, "refresh_every": 1},
     )
     theirs = Trainer(library, library.task.prepare(None))
     advance(ours, 6)

@@ -11,9 +11,9 @@ STARTS = 6
 """Directions that are followed at a time."""
 ITERATIONS = 8
 """Of each in one call."""
-SETTLE = 16
+SETTLE = 40
 """Iterations of a start whose growth is not looked at."""
-RIPE = 40
+RIPE = 80
 """Iterations after which a start counts."""
 MEMORY = 40
 """Iterations over which the growth of a direction is averaged."""

@@ -9,23 +9,23 @@ from pathsgd._native.operands import ADAM, GRADIENT, MOMENTUM, Operands, UpdateR
 
 
 def square_sums(o: Operands) -> list[float]:
-    return [float((g * w).double().square().sum()) for g, w in zip(o.gradients, o.whitenings)]
+    return [float((g * o.whitening(i)).double().square().sum()) for i, g in enumerate(o.gradients)]
 
 
 def moments(o: Operands, rule: UpdateRule) -> None:
     for index, first in enumerate(o.first):
-        u = o.gradients[index] * o.whitenings[index] * rule.factor
+        u = o.gradients[index] * o.whitening(index) * rule.factor
         if rule.direction != ADAM:
             first.mul_(rule.momentum).add_(u)
             continue
         if not rule.whitens:
-            u.mul_(o.whitenings[index])
+            u.mul_(o.whitening(index))
         first.lerp_(u, 1 - rule.betas[0])
         o.second[index].mul_(rule.betas[1]).addcmul_(u, u, value=1 - rule.betas[1])
 
 
 def direction(o: Operands, rule: UpdateRule, index: int) -> Tensor:
-    return torch.where(o.whitenings[index] == 0, 0.0, _direction(o, rule, index))
+    return torch.where(o.whitening(index) == 0, 0.0, _direction(o, rule, index))
 
 
 def _direction(o: Operands, rule: UpdateRule, index: int) -> Tensor:
@@ -33,14 +33,14 @@ def _direction(o: Operands, rule: UpdateRule, index: int) -> Tensor:
         return o.first[index]
     if rule.direction == ADAM:
         return o.first[index] / (o.second[index].sqrt() + rule.eps)
-    u = o.gradients[index] * o.whitenings[index]
+    u = o.gradients[index] * o.whitening(index)
     return u if rule.direction == GRADIENT else u.mul_(rule.factor).add_(o.first[index], alpha=rule.momentum)
 
 
 def apply(o: Operands, rule: UpdateRule, alpha: float, keep: float) -> None:
     for index, p in enumerate(o.parameters):
         d = _direction(o, rule, index)
-        step = d * o.whitenings[index] if rule.whitens else d
+        step = d * o.whitening(index) if rule.whitens else d
         if compute_dtype(p.dtype) != p.dtype:
             p.copy_(p.to(step.dtype).mul_(keep).add_(step, alpha=alpha))
             continue

@@ -60,7 +60,7 @@ def plain_sums(
 ) -> PlainSums:
     """The sums, computed in `dtype`, scaled by powers of `decay`.
 
-    w_in (H, I), w_rec (H, H), w_out (O, H), biases two of (H,) or none, b_out (O,) or None; e: (I,) float64, what each
+    w_in (H, I), w_rec (H, H), w_out (O, H), biases up to two of (H,), b_out (O,) or None; e: (I,) float64, what each
     input carries, None for ones.
     """
     kind, weights = w_rec.dtype, (w_in, w_rec, w_out, *biases, *([] if b_out is None else [b_out]))
@@ -71,7 +71,7 @@ def plain_sums(
     ):
         return PlainSums(*fallback.plain_sums(w_in, e, w_rec, biases, w_out, b_out, steps, every_step, decay, dtype))
     hidden, inputs, outputs = w_rec.shape[0], w_in.shape[1], w_out.shape[0]
-    b_in, b_rec = biases or (None, None)
+    b_in, b_rec = (*biases, None, None)[:2]
     h, delta = torch.empty(2, steps, hidden, dtype=dtype)
     vectors = torch.empty(3, hidden, dtype=torch.float64)
     recurrent = torch.empty(hidden, hidden, dtype=dtype)

@@ -19,7 +19,7 @@ class UpdateCall(ctypes.Structure):
     _fields_ = [
         *fields(INT, "count threads"),
         *fields(POINTER, "rows columns row_strides column_strides"),
-        *fields(POINTER, "parameters gradients whitenings first second"),
+        *fields(POINTER, "parameters gradients whitenings column_whitenings first second"),
         *fields(INT, "direction whitens"),
         *fields(REAL, "factor momentum beta1 beta2 eps keep alpha"),
         *(("sums", POINTER), ("part", INT), ("to", POINTER)),
@@ -50,13 +50,14 @@ class Update:
         _check_shapes(o)
         dtype = self._dtype = o.parameters[0].dtype
         self._shapes = [p.shape for p in o.parameters]
-        self._own = [*o.whitenings, *o.first, *o.second]
+        columns = [c for c in o.columns if c is not None]
+        self._own = [*o.whitenings, *columns, *o.first, *o.second]
         tensors = [*o.parameters, *o.gradients, *self._own]
         if (
             dtype not in abi.C_TYPES
             or not abi.accepts(*tensors)
             or any(t.dtype is not dtype for t in tensors)
-            or not all(t.is_contiguous() for t in (*o.first, *o.second))
+            or not all(t.is_contiguous() for t in (*columns, *o.first, *o.second))
         ):
             return
         # A whitening that no pair of strides describes is written out; one like that is never changed in place.
@@ -66,7 +67,9 @@ class Update:
         arrays: list[Any] = [
             *(numbers(*column) for column in zip(*(m or (1, w.numel(), 0, 1) for w, m in zip(o.whitenings, matrices)))),
             *(numbers(), numbers()),
-            *(numbers(*map(_place, ts)) if ts else None for ts in (self._whitenings, o.first, o.second)),
+            numbers(*map(_place, self._whitenings)),
+            numbers(*(0 if c is None else _place(c) for c in o.columns)) if columns else None,
+            *(numbers(*map(_place, ts)) if ts else None for ts in (o.first, o.second)),
         ]
         self._sums = (REAL * len(o.parameters))()
         self._arrays, self._at_parameters, self._at_gradients = arrays, arrays[4], arrays[5]
@@ -157,6 +160,9 @@ def _check_shapes(o: Operands) -> None:
                     f"parameter {name!r} has shape {tuple(p.shape)} and its {kind} {tuple(t.shape)}: the parameter was "
                     "replaced, or the state is that of another model; make a new optimiser"
                 )
+    for name, p, columns in zip(names, o.parameters, o.columns):
+        if columns is not None and columns.shape != (1, *p.shape[1:]):
+            raise ValueError(f"parameter {name!r} has shape {tuple(p.shape)} and {tuple(columns.shape)} columns")
 
 
 def _matrix_of(w: Tensor) -> tuple[int, int, int, int] | None:

@@ -16,7 +16,7 @@ namespace {
 template <class F>
 struct Stretch {
   F* p;
-  const F *grad, *w;  // w: one number when its column stride is 0
+  const F *grad, *w, *by;  // w: one number when its column stride is 0, multiplied by `by` if there is any
   F *first, *second;
 };
 
@@ -43,7 +43,8 @@ class Update {
     const int64_t at = row * call_.columns[part] + column;
     const F* w = call_.whitenings[part] + row * call_.row_strides[part] + column * call_.column_strides[part];
     F* p = call_.parameters ? call_.parameters[part] + at : nullptr;
-    return {p, call_.gradients[part] + at, w, call_.first ? call_.first[part] + at : nullptr,
+    const F* by = call_.column_whitenings ? call_.column_whitenings[part] : nullptr;
+    return {p, call_.gradients[part] + at, w, by ? by + column : nullptr, call_.first ? call_.first[part] + at : nullptr,
             call_.second ? call_.second[part] + at : nullptr};
   }
 
@@ -58,10 +59,14 @@ class Update {
   const UpdateCall<F>& call_;
 };
 
-// body(w, i) for every i, w loaded or broadcast; the compiler makes vectors of the loop.
+// body(w, i) for every i, w loaded, broadcast or multiplied; the compiler makes vectors of the loop.
 template <class F, class Body>
-PATHSGD_INLINE void with_whitening(const F* w, bool constant, int64_t length, Body&& body) {
-  if (constant) {
+PATHSGD_INLINE void with_whitening(const Stretch<F>& s, bool constant, int64_t length, Body&& body) {
+  const F *__restrict w = s.w, *__restrict by = s.by;
+  if (by) {
+    const F value = *w;
+    for (int64_t i = 0; i < length; i++) body(value * by[i], i);
+  } else if (constant) {
     const F value = *w;
     for (int64_t i = 0; i < length; i++) body(value, i);
   } else {
@@ -87,7 +92,8 @@ double square_sum(const Stretch<F>& s, bool constant, int64_t length) {
     }
   };
   const F first = *s.w;
-  if (constant) add([first](int64_t) { return first; });
+  if (s.by) add([&s, first](int64_t i) { return first * s.by[i]; });
+  else if (constant) add([first](int64_t) { return first; });
   else add([&s](int64_t i) { return s.w[i]; });
   for (double sum : sums) total += sum;
   return total;
@@ -119,17 +125,17 @@ void moments(const UpdateCall<F>& call) {
       const F* __restrict grad = s.grad;
       F *__restrict first = s.first, *__restrict second = s.second;
       if (call.direction != kAdam) {
-        with_whitening(s.w, update.constant(part), length, [=](F w, int64_t i) {
+        with_whitening(s, update.constant(part), length, [=](F w, int64_t i) {
           first[i] = momentum * first[i] + factor * (grad[i] * w);
         });
       } else if (call.whitens) {
-        with_whitening(s.w, update.constant(part), length, [=](F w, int64_t i) {
+        with_whitening(s, update.constant(part), length, [=](F w, int64_t i) {
           const F x = grad[i] * w * factor;
           first[i] += new1 * (x - first[i]);
           second[i] = beta2 * second[i] + new2 * x * x;
         });
       } else {
-        with_whitening(s.w, update.constant(part), length, [=](F w, int64_t i) {
+        with_whitening(s, update.constant(part), length, [=](F w, int64_t i) {
           const F x = grad[i] * w * factor * w;
           first[i] += new1 * (x - first[i]);
           second[i] = beta2 * second[i] + new2 * x * x;
@@ -148,14 +154,14 @@ PATHSGD_INLINE void with_direction(const UpdateCall<F>& call, const Stretch<F>& 
   const F *__restrict first = s.first, *__restrict second = s.second;
   switch (call.direction) {
     case kGradient:
-      return with_whitening(s.w, constant, length, [=](F w, int64_t i) { use(i, grad[i] * w, w); });
+      return with_whitening(s, constant, length, [=](F w, int64_t i) { use(i, grad[i] * w, w); });
     case kMomentum:
-      return with_whitening(s.w, constant, length, [=](F w, int64_t i) { use(i, first[i], w); });
+      return with_whitening(s, constant, length, [=](F w, int64_t i) { use(i, first[i], w); });
     case kNesterov:
-      return with_whitening(s.w, constant, length,
+      return with_whitening(s, constant, length,
                             [=](F w, int64_t i) { use(i, factor * (grad[i] * w) + momentum * first[i], w); });
     default:
-      return with_whitening(s.w, constant, length,
+      return with_whitening(s, constant, length,
                             [=](F w, int64_t i) { use(i, first[i] / (std::sqrt(second[i]) + eps), w); });
   }
 }

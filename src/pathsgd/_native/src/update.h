@@ -7,7 +7,8 @@
 //   apply     p <- keep * p + alpha * d .* w      (without w in the paper's form of adam)
 //
 // A parameter is a (rows, columns) matrix. Its w may be constant along either dimension: a stride of 0 there, and
-// nothing is ever expanded. Column strides are 0 or 1.
+// nothing is ever expanded. Column strides are 0 or 1. Where w is an outer product, it is constant along columns (stride
+// 0) and multiplied by what `column_whitenings` has for each of them.
 #pragma once
 #include <cstdint>
 
@@ -22,6 +23,7 @@ struct UpdateCall {
   F* const* parameters;
   const F* const* gradients;
   const F* const* whitenings;
+  const F* const* column_whitenings;  // null, or for each parameter (columns) or null
   F* const* first;   // moments, or null where the rule has none
   F* const* second;
   int64_t direction, whitens;  // whitens: d is multiplied by w (not in the paper's form of adam)

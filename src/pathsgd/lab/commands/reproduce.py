@@ -27,15 +27,13 @@ else:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReproduceOptions(CellOptions):
-    """Run a table or figure of the paper.
+class ExperimentOptions(CellOptions):
+    """Run an experiment.
 
     Records are written as they come, and what has a record is not run again: stop whenever you like, and the same
     command goes on. `pathsgd report` makes a page of them.
     """
 
-    name: tyro.conf.Positional[Name]
-    """Which table or figure."""
     scale: Scale = "laptop"
     """paper: the paper's sizes; laptop: two cores, minutes to hours; smoke: seconds, to see that it works."""
     only: tuple[str, ...] = ()
@@ -46,12 +44,29 @@ class ReproduceOptions(CellOptions):
     """Directory for records; None: results/NAME (laptop), results/NAME-paper, or runs/smoke/NAME."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReproduceOptions(ExperimentOptions):
+    """Run a table or figure of the paper.
+
+    Records are written as they come, and what has a record is not run again: stop whenever you like, and the same
+    command goes on. `pathsgd report` makes a page of them.
+    """
+
+    name: tyro.conf.Positional[Name]
+    """Which table or figure."""
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Parse, run stage by stage, show the table."""
+    """Parse and run."""
     options = flags.parse(ReproduceOptions, arguments, "pathsgd reproduce")
-    experiment = EXPERIMENTS[options.name]
+    return carry_out(options.name, options)
+
+
+def carry_out(name: str, options: ExperimentOptions) -> int:
+    """Run an experiment stage by stage, show the table."""
+    experiment = EXPERIMENTS[name]
     wanted = parse_grid(options.only)
-    results = ResultsFolder(options.results or default_results(options.name, options.scale), experiment.read)
+    results = ResultsFolder(options.results or default_results(name, options.scale), experiment.read)
     console = make_console()
     if options.list:
         for cell in chosen(experiment.stages[0](options.scale, []), wanted):
@@ -66,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
             console.print(f"stage {number} of {len(experiment.stages)}: {len(cells)} cells", highlight=False)
             ended += run_with_display(cells, options, results, console)
     if not ended:
-        raise UsageError(f"no cell of {options.name} has {' '.join(options.only)}; see --list")
+        raise UsageError(f"no cell of {name} has {' '.join(options.only)}; see --list")
     show(experiment, results, console)
     return exit_code(ended)
 

@@ -14,6 +14,7 @@ from pathsgd.lab.commands.common import RUNS, choices_help, make_console, show_r
 from pathsgd.lab.errors import UsageError
 from pathsgd.lab.run.listeners import Listener, ProgressBar, TensorBoard
 from pathsgd.lab.run.spec import RunSpec
+from pathsgd.lab.run.together import together
 from pathsgd.lab.run.train import Stopped, train
 
 USAGE = "pathsgd train TASK SYSTEM [OPTIMISER] [flags], or pathsgd train SPEC.json [flags]"
@@ -24,7 +25,8 @@ class TrainOptions:
     """Train one system on one task.
 
     The run's files go to a directory of their own: settings, record, checkpoints. Ctrl-C saves and stops;
-    `pathsgd resume DIRECTORY` goes on, bit for bit.
+    `pathsgd resume DIRECTORY` goes on, bit for bit. `torchrun --nproc-per-node N --no-python pathsgd train ...` is the
+    same run in N processes, each with its share of every batch.
     """
 
     run: Annotated[RunSpec, tyro.conf.arg(name="")]
@@ -60,9 +62,15 @@ def main(arguments: Sequence[str]) -> int:
 
 def train_and_show(options: TrainOptions, directory: Path) -> int:
     """Train with a progress bar; tell how to go on after an interruption."""
+    with together() as processes:
+        return _train_and_show(options, directory, shows=processes.rank == 0)
+
+
+def _train_and_show(options: TrainOptions, directory: Path, shows: bool) -> int:
+    """shows: of several processes only the first says something."""
     console = make_console()
-    listeners: list[Listener] = [] if options.quiet else [ProgressBar(options.run, console)]
-    if options.tensorboard:
+    listeners: list[Listener] = [] if options.quiet or not shows else [ProgressBar(options.run, console)]
+    if options.tensorboard and shows:
         listeners.append(TensorBoard(directory / "tensorboard"))
     try:
         record = train(
@@ -75,7 +83,9 @@ def train_and_show(options: TrainOptions, directory: Path) -> int:
             checkpoint_seconds=options.checkpoint_seconds,
         )
     except Stopped as stopped:
-        console.print(f"Stopped at step {stopped.step} and saved. Go on with: pathsgd resume {directory}")
+        if shows:
+            console.print(f"Stopped at step {stopped.step} and saved. Go on with: pathsgd resume {directory}")
         return 130
-    show_record(record, directory / "summary.json", console)
+    if shows:
+        show_record(record, directory / "summary.json", console)
     return 0

@@ -8,6 +8,7 @@ A new table is one new file and one line in ``EXPERIMENTS``.
 
 from pathsgd.lab.experiments.adding import ADDING
 from pathsgd.lab.experiments.base import Experiment, Scale
+from pathsgd.lab.experiments.compare import COMPARE
 from pathsgd.lab.experiments.cost import COST
 from pathsgd.lab.experiments.growth import GROWTH
 from pathsgd.lab.experiments.kappa_ratios import KAPPA_RATIOS
@@ -19,7 +20,7 @@ from pathsgd.lab.experiments.text8 import TEXT8
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for experiment in (KAPPA_RATIOS, PTB_WORD, PAPER_RULE, ADDING, SMNIST, PTB_CHAR, TEXT8, GROWTH, COST)
+    for experiment in (KAPPA_RATIOS, PTB_WORD, PAPER_RULE, ADDING, SMNIST, PTB_CHAR, TEXT8, GROWTH, COST, COMPARE)
 }
 
 __all__ = ["EXPERIMENTS", "Experiment", "Scale"]

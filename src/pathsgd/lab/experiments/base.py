@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pathsgd.lab.report.model import Section
 from pathsgd.lab.report.select import best_group, groups
+from pathsgd.lab.run.optimisers.path import PathOptimiser
 from pathsgd.lab.run.record import Record, read_record
 from pathsgd.lab.run.spec import RunSpec, default_spec, replace_settings, settings, spec_hash
 from pathsgd.lab.sweep.cells import Cell, RunCell
@@ -41,9 +42,16 @@ class Experiment:
     """Reads one of its result files."""
 
 
+FIXED_BOUND: dict[str, Any] = {"growth_limit": 0.0, "step_growth": 0.3}
+"""The bound of the path optimisers in most records: on steps, as it was before there was one on growth rates."""
+
+
 def run(task: str, system: str, optimiser: str, **changes: Any) -> RunSpec:
-    """A spec from names and settings."""
-    return replace_settings(default_spec(task, system, optimiser), **changes)
+    """A spec from names and settings; path optimisers have the fixed bound on steps where no other is named."""
+    spec = default_spec(task, system, optimiser)
+    if isinstance(spec.optimiser, PathOptimiser) and spec.optimiser.growth_limit and "growth_limit" not in changes:
+        changes = {**FIXED_BOUND, **changes}
+    return replace_settings(spec, **changes)
 
 
 def uses(system: str | None = None, optimiser: str | None = None) -> Callable[[RunSpec], bool]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pathsgd.lab.experiments.base import uses
 from pathsgd.lab.flags import command_of
+from pathsgd.lab.report.footnotes import Footnotes, notes_of
 from pathsgd.lab.report.model import Entry, Section, TableData
 from pathsgd.lab.report.select import best_group, spread
 from pathsgd.lab.report.tables import sources
@@ -169,12 +170,23 @@ def every_cell(results: Path) -> list[TableData]:
 
 
 def _table(title: str, cells: Sequence[PaperCell], results: Path) -> TableData:
-    return TableData(title, HEADER, tuple(_line(cell, answer(cell, results)) for cell in cells))
+    groups = [answer(cell, results) for cell in cells]
+    footnotes = Footnotes()
+    lines = []
+    for cell, group in zip(cells, groups, strict=True):
+        marks = footnotes.marks(notes_of(group, tried(cell, results), groups)) if group else ""
+        lines.append(_line(cell, group, marks))
+    return TableData(title, HEADER, tuple(lines), footnotes.below())
+
+
+def tried(cell: PaperCell, results: Path) -> list[Record]:
+    """All runs for a cell."""
+    return [f.record for f in _filed(results, cell.folder) if cell.wanted(f.record.spec)]
 
 
 def answer(cell: PaperCell, results: Path) -> list[Record]:
     """The runs that a cell shows; none where there are none."""
-    records = [f.record for f in _filed(results, cell.folder) if cell.wanted(f.record.spec)]
+    records = tried(cell, results)
     return best_group(_longest(records)) if records else []
 
 
@@ -189,7 +201,7 @@ def _longest(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if size(record) == largest]
 
 
-def _line(cell: PaperCell, group: Sequence[Record]) -> tuple[Entry, ...]:
+def _line(cell: PaperCell, group: Sequence[Record], marks: str) -> tuple[Entry, ...]:
     if not group:
         return (*map(Entry, (cell.system, cell.method, cell.printed, f"not run: {cell.not_run}")), *[Entry("—")] * 4)
     spec, keys = group[0].spec, tuple(record.hash for record in group)
@@ -200,7 +212,7 @@ def _line(cell: PaperCell, group: Sequence[Record]) -> tuple[Entry, ...]:
         Entry(cell.system),
         Entry(cell.method),
         Entry(cell.printed),
-        Entry(spread([cell.factor * record.test for record in group]).text(cell.digits), keys),
+        Entry(f"{spread([cell.factor * record.test for record in group]).text(cell.digits)} {marks}".strip(), keys),
         Entry(f"{hidden} of {papers}"),
         Entry(f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"),
         Entry(str(len(group))),

@@ -4,6 +4,7 @@ every-cell, every-command        every cell of the paper, with sizes or with com
 paper-rule-to-the-end, -map      the paper's own rule
 paper-rule-constants             measured anew, without records
 NAME                             the tables of an experiment
+compare-TABLE                    one kind of table of the comparison
 runs-FOLDER                      every method in a folder of results
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from pathsgd.lab.experiments import EXPERIMENTS, adding
+from pathsgd.lab.experiments import EXPERIMENTS, adding, compare_tables
 from pathsgd.lab.experiments.every_cell import every_cell
 from pathsgd.lab.experiments.paper_rule import constants_table, end_table, is_map, map_tables
 from pathsgd.lab.report.markdown import markdown
@@ -35,6 +36,7 @@ def page_tables(results: Path) -> dict[str, Callable[[], str]]:
         "runs-adding-table": lambda: _timed(_filed(results, "adding")),
     }
     found |= {name: partial(_experiment, results, name) for name in EXPERIMENTS}
+    found |= {f"compare-{name}": partial(_compared, results, name) for name in compare_tables.TABLES}
     folders = [path.name for path in results.glob("*/") if path.name not in ("kappa-ratios", "cost")]
     return found | {f"runs-{folder}": partial(_runs, results, folder) for folder in folders}
 
@@ -60,6 +62,10 @@ def _timed(filed: Sequence[Filed]) -> str:
 
 def _experiment(results: Path, name: str) -> str:
     return titled(EXPERIMENTS[name].section(_filed(results, name)).tables)
+
+
+def _compared(results: Path, name: str) -> str:
+    return titled(compare_tables.TABLES[name]([f.record for f in _filed(results, "compare")]))
 
 
 def _runs(results: Path, folder: str) -> str:

@@ -125,7 +125,7 @@ def section(filed: Sequence[Filed]) -> Section:
         "A plain ReLU net with 200 units on the Penn Treebank. Each method at the learning rate that was best on the "
         "validation text after a short run, and at the next lower one; the better of the two counts.",
         tables=(
-            comparison("Test perplexity, at the best validation", rows(), final, Style(1)),
+            comparison("Test perplexity, at the best validation", rows(), final, Style(1), tried=filed),
             curve_table(final),
             ratio_table(final),
         ),

@@ -44,7 +44,9 @@ a { color: var(--link); text-decoration: none; } a:hover { text-decoration: unde
 code { font: 12px/1.4 ui-monospace, monospace; background: var(--soft); padding: .1em .3em; overflow-wrap: anywhere; }
 td code { display: inline-block; max-width: 22rem; }
 details { margin: .2rem 0; } summary { cursor: pointer; } :target { background: var(--here); }
-.figure { height: 460px; } .note { color: var(--faint); font-weight: normal; }
+.figure { height: 460px; }
+@media (max-width: 600px) { .figure { height: 620px; } }  /* the legend has a line for each curve there */
+.note { color: var(--faint); font-weight: normal; }
 """
 
 SCRIPT = """

@@ -39,13 +39,21 @@ def score(record: Record) -> float:
 def best_group(records: Sequence[Record]) -> list[Record]:
     """The group over seeds with the best mean validation, among those with the most seeds.
 
-    A rate that was tried on one seed only does not compete with one that was tried on five.  Where every run diverged,
-    the group that lasted longest.
+    A rate that was tried on one seed only does not compete with one that was tried on five.  Where every group has a
+    run that diverged, the group with the fewest of them; of several such groups the best by its other runs, and where
+    there are none the group that lasted longest.
     """
     candidates = list(groups(records).values())
     most = max(map(len, candidates))
-    full = [group for group in candidates if len(group) == most]
-    return min(full, key=lambda group: (statistics.fmean(map(score, group)), -sum(record.steps for record in group)))
+    return min((group for group in candidates if len(group) == most), key=_rank)
+
+
+def _rank(group: Sequence[Record]) -> tuple[int, float, int]:
+    """Smaller is better: runs without a result, mean score of the others, steps with a minus sign."""
+    scores = [score(record) for record in group]
+    finite = [value for value in scores if math.isfinite(value)]
+    mean = statistics.fmean(finite) if finite else math.inf
+    return len(scores) - len(finite), mean, -sum(record.steps for record in group)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pathsgd.lab.flags import command_of
+from pathsgd.lab.report.footnotes import Footnotes, notes_of
 from pathsgd.lab.report.model import Entry, FigureData, Series, Source, TableData, run_facts
 from pathsgd.lab.report.robustness import verdict
 from pathsgd.lab.report.select import best_group, spread
@@ -41,18 +42,33 @@ class Style:
 
 
 def comparison(
-    title: str, rows: Sequence[ComparisonRow], filed: Sequence[Filed], style: Style, caption: str = ""
+    title: str,
+    rows: Sequence[ComparisonRow],
+    filed: Sequence[Filed],
+    style: Style,
+    caption: str = "",
+    tried: Sequence[Filed] | None = None,
 ) -> TableData:
-    """One line per row: the method's best learning rate by validation, its test metric over seeds."""
-    lines = tuple(_line(row, [f.record for f in filed if row.wanted(f.record.spec)], style) for row in rows)
-    return TableData(title, COLUMNS, lines, caption)
+    """One line per row: the method's best learning rate by validation, its test metric over seeds.
+
+    tried: all runs, where ``filed`` are those that earlier, shorter ones chose the rates of; None: ``filed`` are all.
+    """
+    records = [f.record for f in filed]
+    chosen = [[r for r in records if row.wanted(r.spec)] for row in rows]
+    groups = [best_group(found) if found else [] for found in chosen]
+    footnotes = Footnotes()
+    lines = []
+    for row, group in zip(rows, groups, strict=True):
+        grid = [f.record for f in (filed if tried is None else tried) if row.wanted(f.record.spec)]
+        marks = footnotes.marks(notes_of(group, grid, groups)) if group else ""
+        lines.append(_line(row, group, style, marks))
+    return TableData(title, COLUMNS, tuple(lines), footnotes.below(caption))
 
 
-def _line(row: ComparisonRow, records: Sequence[Record], style: Style) -> tuple[Entry, ...]:
+def _line(row: ComparisonRow, group: Sequence[Record], style: Style, marks: str) -> tuple[Entry, ...]:
     paper = row.paper if isinstance(row.paper, str) else "—" if row.paper is None else f"{row.paper:g}"
-    if not records:
+    if not group:
         return (Entry(row.label), Entry(paper), *(Entry("—") for _ in COLUMNS[2:]))
-    group = best_group(records)
     keys = tuple(record.hash for record in group)
     found = spread([style.factor * record.test for record in group])
     difference = "—"
@@ -65,7 +81,7 @@ def _line(row: ComparisonRow, records: Sequence[Record], style: Style) -> tuple[
     return (
         Entry(row.label),
         Entry(paper),
-        Entry(found.text(style.digits), keys),
+        Entry(f"{found.text(style.digits)} {marks}".strip(), keys),
         Entry(difference, keys),
         Entry(str(len(group))),
         Entry(counts if has_target or "diverged" in verdicts else "—"),

@@ -127,6 +127,10 @@ class RunSpec:
             raise ValueError(f"seed must be from 0 to {SEEDS - 1}, got {self.seed}")
         if not 1.0 <= self.unbalanced <= MOST_UNBALANCED:
             raise ValueError(f"unbalanced must be from 1 to {MOST_UNBALANCED:g}, got {self.unbalanced}")
+        if misfit := self.system.misfit(self.task):
+            raise ValueError(misfit)
+        if self.curriculum.first_length and not self.system.any_length:
+            raise ValueError(f"{self.system.name} reads sequences of one length only; remove the length curriculum")
         if self.unbalanced > 1.0 and not self.system.path_rules:
             raise ValueError(f"unbalanced needs a net of linear and ReLU parts, which {self.system.name} is not")
         if self.threads < 1 or (self.batch_size is not None and self.batch_size < 1):
@@ -136,6 +140,8 @@ class RunSpec:
                 f"{self.optimiser.name} needs a net of linear and ReLU parts, which {self.system.name} is not; "
                 "choose sgd, adam or rmsprop, or a system such as rnn_path"
             )
+        if self.optimiser.only_for not in (None, self.system.name):
+            raise ValueError(f"{self.optimiser.name} is defined for {self.optimiser.only_for} only")
         if getattr(self.optimiser, "growth_limit", 0.0) > 0.0 and not self.system.path_rules:
             raise ValueError(f"growth_limit needs a net of linear and ReLU parts, which {self.system.name} is not")
         if self.schedule.decay != "constant" and not self._has_an_end:
@@ -249,6 +255,8 @@ def spec_from_json(data: Any) -> RunSpec:
         content = _table(given.pop(part, {}), part)
         if "name" not in content:
             raise SpecError(f"the run has no {part}: give it as {{'name': ...}}, one of {', '.join(registry)}")
+        if part == "optimiser" and "step_growth" in content:  # written when that was the only bound
+            content.setdefault("growth_limit", 0.0)
         arguments[part] = _build(component(part, content.pop("name")), content, part)
     for part, kind in PARTS.items():
         arguments[part] = _build(kind, _table(given.pop(part, {}), part), part)

@@ -24,6 +24,7 @@ from pathsgd.lab.run.listeners import Listener
 from pathsgd.lab.run.provenance import commit, machine, versions
 from pathsgd.lab.run.record import Record, write_record
 from pathsgd.lab.run.spec import RunSpec, spec_hash, spec_to_json
+from pathsgd.lab.run.together import Together
 from pathsgd.lab.run.trainer import Trainer
 
 
@@ -71,9 +72,12 @@ def train(
     if directory is None:
         with numerics(spec.threads):
             return _run(_prepare(spec, data_dir), None, listeners, checkpoint_seconds)
+    if Together().rank > 0:
+        return _follow(spec, data_dir, checkpoint_seconds)
     run = RunDirectory(directory, summary)
     with run.locked(), numerics(spec.threads):
         if resume and (record := run.finished(spec)) is not None:
+            Together().from_first(record)
             return record
         if run.begun and not resume and not restart:
             raise RunError(f"{directory} has a run already: continue it with --resume, or start anew with --restart")
@@ -86,6 +90,18 @@ def train(
         write_record(record, run.summary)
         remove([run.status])
         return record
+
+
+def _follow(spec: RunSpec, data_dir: Path | str | None, checkpoint_seconds: float) -> Record:
+    """Train beside the first process, which reads and writes the files of the run."""
+    with numerics(spec.threads):
+        trainer = _prepare(spec, data_dir)
+        said = trainer.together.from_first(None)
+        if isinstance(said, Record):  # the run had ended already
+            return said
+        if said is not None:
+            trainer.load_state_dict(said)
+        return _run(trainer, None, (), checkpoint_seconds)
 
 
 @contextlib.contextmanager
@@ -138,6 +154,7 @@ def _prepare(spec: RunSpec, data_dir: Path | str | None) -> Trainer:
 def _begin_or_continue(trainer: Trainer, run: RunDirectory) -> None:
     """Load the newest checkpoint, if there is one, and open the log."""
     state = checkpoint.load_newest(run.path) if run.begun else None
+    trainer.together.from_first(state)
     write_text(run.spec_file, json.dumps(spec_to_json(trainer.spec), indent=2) + "\n")
     if state is not None:
         _load(trainer, state, run)
@@ -172,17 +189,17 @@ def _run(
     trainer: Trainer, run: RunDirectory | None, listeners: Sequence[Listener], checkpoint_seconds: float
 ) -> Record:
     """The loop: train, evaluate, save, until the run has ended or is interrupted."""
-    interrupted = Interrupted()
+    interrupted, together = Interrupted(), trainer.together
     with contextlib.ExitStack() as stack:
         for listener in listeners:
             stack.enter_context(listener)
             listener.on_start(trainer.step)
         stack.enter_context(interrupted.watching())
         saved = time.monotonic()
-        while (outcome := trainer.ended()) is None:
-            if interrupted.requested:
+        while (outcome := together.from_first(trainer.ended())) is None:
+            if together.any(interrupted.requested):
+                _save(trainer, run)
                 if run is not None:
-                    _save(trainer, run)
                     run.log.add("stopped", step=trainer.step)
                 raise Stopped(run.path if run is not None else None, trainer.step)
             promotions = len(trainer.promotions)
@@ -194,14 +211,14 @@ def _run(
             status = trainer.status()
             for listener in listeners:
                 listener.on_status(status)
-            if run is not None and time.monotonic() - saved >= checkpoint_seconds:
+            if together.from_first(run is not None and time.monotonic() - saved >= checkpoint_seconds):
                 _save(trainer, run)
                 saved = time.monotonic()
         if outcome in ("finished", "timeout") and not (trainer.curve and trainer.curve[-1].step == trainer.step):
             _evaluate(trainer, run, listeners)
         record = trainer.record(outcome)
+        _save(trainer, run)
         if run is not None:
-            _save(trainer, run)
             run.log.add("end", step=record.steps, outcome=record.outcome, metrics=record.metrics, detail=record.detail)
         for listener in listeners:
             listener.on_end(record)
@@ -216,7 +233,12 @@ def _evaluate(trainer: Trainer, run: RunDirectory | None, listeners: Sequence[Li
         listener.on_point(point)
 
 
-def _save(trainer: Trainer, run: RunDirectory) -> None:
+def _save(trainer: Trainer, run: RunDirectory | None) -> None:
+    """Write a checkpoint, where there is a directory; every process has a part in it."""
+    if run is None:
+        if trainer.together.count > 1:
+            trainer.state_dict()
+        return
     with trainer.clock.measuring("checkpoint"):
         run.log.flush()  # else a checkpoint could outlive what was logged before it
         checkpoint.save(run.path, trainer.step, trainer.state_dict())

@@ -8,6 +8,7 @@ the same ones.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import math
 import os
@@ -22,10 +23,12 @@ import pathsgd
 from pathsgd.lab.errors import CheckpointError
 from pathsgd.lab.run.clock import Clock, Interrupted
 from pathsgd.lab.run.listeners import Status
+from pathsgd.lab.run.optimisers.base import GradientStepper
 from pathsgd.lab.run.provenance import commit, machine, versions
 from pathsgd.lab.run.record import Outcome, Point, Promotion, Record
 from pathsgd.lab.run.schedule import CurriculumState
 from pathsgd.lab.run.spec import RunSpec, spec_hash
+from pathsgd.lab.run.together import Together
 from pathsgd.lab.systems import SequenceNet
 from pathsgd.lab.tasks import State, TaskData
 from pathsgd.lab.tasks.sampling import generator_for
@@ -49,7 +52,11 @@ class Trainer:
             random_rescaling(
                 self.model, example, low=1.0 / spec.unbalanced, high=spec.unbalanced, generator=draw, output=0
             )
+        self.together = Together()
+        self.together.check(spec.batch)
         self.stepper = spec.optimiser.stepper(spec.system, self.model, spec.task)
+        if self.together.count > 1 and not isinstance(self.stepper, GradientStepper):
+            raise ValueError(f"{spec.optimiser.name} has no gradient to average: train with it in one process")
         self.stream = data.stream(spec.batch, spec.seed)
         self.curriculum = CurriculumState(spec.curriculum, spec.task.length)
         if not self.curriculum.at_full_length:
@@ -74,12 +81,14 @@ class Trainer:
         stream, stepper, profile = self.stream, self.stepper, self.clock.profile
         losses: list[Tensor] = []
         now = time.perf_counter
-        while self.step < until and not (interrupted.requested or self._epochs_done() or self._out_of_time()):
+        while self.step < until and not (self._epochs_done() or self._is_to_stop(interrupted)):
             self.lr_factor = self._rate_factor()
             stepper.scale_rate(self.lr_factor)
             start = now()
             batch = stream.next()
             drawn = now()
+            if self.together.count > 1:
+                batch = self.together.share(batch, self.spec.task.every_step)
             loss, state = stepper.step(batch, self.carried if batch.carry else None)
             # Copies, as a checkpoint makes them: a view at another alignment may give other last bits.
             self.carried = tuple(part.clone() for part in state)
@@ -91,6 +100,10 @@ class Trainer:
         if self.step % CHECK_EVERY == 0 and self.diverged_at is None and self.curriculum.promote(self.step):
             self.stream.set_length(self.curriculum.length)
             self.promotions.append(Promotion(self.step, self.clock.cpu_seconds(), self.curriculum.length))
+
+    def _is_to_stop(self, interrupted: Interrupted) -> bool:
+        """Whether somebody wants the run to stop, or its time is over; the same answer in every process."""
+        return self.together.any(interrupted.requested or self._out_of_time())
 
     def _next_stop(self) -> int:
         stops = [
@@ -188,6 +201,10 @@ class Trainer:
 
     def evaluate(self) -> Point:
         """Evaluate the model as it is and add the point to the curve."""
+        with self.stepper.judged():
+            return self._evaluate()
+
+    def _evaluate(self) -> Point:
         plan = self.spec.evaluation
         with self.clock.measuring("evaluation"):
             metrics: dict[str, float] = {
@@ -213,22 +230,24 @@ class Trainer:
         first, second = (
             kappa(self.model, example, terms=terms, relative=True, output=0) for terms in ("first", "second")
         )
-        name = "rnn.weight_hh_l0"
-        ratio = (second[name].norm() / first[name].norm()).item()
         rates = pathsgd.growth_rate(self.model, example, output=0)
-        return {
+        found = {
             "log_gamma_sq": pathsgd.log_gamma_sq(self.model, example, output=0).item(),
-            "kappa2_over_kappa1": ratio,
             "growth_rate": float(max(rates.values(), default=math.nan)),
         }
+        name = "rnn.weight_hh_l0"
+        if name in first:
+            found["kappa2_over_kappa1"] = (second[name].norm() / first[name].norm()).item()
+        return found
 
     def final_metrics(self) -> tuple[dict[str, float], int]:
         """Validation and test of the parameters that count, and the step they are of."""
         if self.diverged_at is not None and self.best is None:
             return {}, self.step
+        judged = contextlib.nullcontext() if self.best is not None else self.stepper.judged()
         if self.best is not None:
             self.model.load_state_dict(self.best["model"])
-        with self.clock.measuring("evaluation"):
+        with self.clock.measuring("evaluation"), judged:
             metrics = {split: self.data.evaluate(self.model, split) for split in ("valid", "test")}
         return metrics, self.step if self.best is None else self.best["step"]
 
@@ -242,7 +261,7 @@ class Trainer:
             "model": dict(self.model.state_dict()),
             "optimiser": self.stepper.optimiser.state_dict(),
             "stream": self.stream.state_dict(),
-            "carried": self.carried,
+            "carried": self.together.whole(self.carried),
             "curriculum": self.curriculum.state_dict(),
             "rng": torch.get_rng_state(),
             "losses": [self.loss_sum, self.loss_count],
@@ -265,7 +284,7 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         self.stepper.optimiser.load_state_dict(state["optimiser"])
         self.stream.load_state_dict(state["stream"])
-        self.carried = state["carried"]
+        self.carried = self.together.part_of(state["carried"])
         self.curriculum.load_state_dict(state["curriculum"])
         torch.set_rng_state(state["rng"])
         self.loss_sum, self.loss_count = state["losses"]

@@ -21,7 +21,7 @@ from typing import Any
 import joblib
 from filelock import FileLock
 
-from pathsgd.lab.files import make_folder, remove, write_text
+from pathsgd.lab.files import NO_ROOM, make_folder, remove, write_text
 from pathsgd.lab.run.train import Stopped
 from pathsgd.lab.sweep.cells import Cell, Done, Places
 from pathsgd.lab.sweep.cluster import ClusterKind, Parallel, cluster, died
@@ -29,7 +29,7 @@ from pathsgd.lab.sweep.results import ResultsFolder
 
 
 def execute(key: str, cell: Cell, places: Places, data_dir: Path | None) -> Done:
-    """Run one cell in this process; an exception fails the cell, not the sweep.
+    """Run one cell in this process; an exception fails the cell, not the sweep, except that of a disk without room.
 
     Another sweep may be at the same cell, or a worker that outlived its own: it is waited for, and its result taken.
     """
@@ -46,6 +46,9 @@ def execute(key: str, cell: Cell, places: Places, data_dir: Path | None) -> Done
     except Exception as error:
         with contextlib.suppress(OSError):  # a disk that is full has no room for this either
             write_text(marker.with_name("error.txt"), traceback.format_exc())
+        if isinstance(error, OSError) and error.errno in NO_ROOM:  # the other cells would meet the same
+            remove([marker])
+            raise
         outcome, detail = "failed", f"{type(error).__name__}: {' '.join(str(error).split())}"
     if outcome != "known":
         remove([marker])

@@ -1,4 +1,4 @@
-"""The systems of the paper's tables: one file each, listed here by name.
+"""The systems of the paper's tables and a few more nets: one file each, listed here by name.
 
 A system is a frozen dataclass of settings (``IrnnSystem(hidden=100)``)::
 
@@ -13,12 +13,15 @@ A new system is one new file and one line in ``SYSTEMS``.  ``system.optimiser`` 
 """
 
 from pathsgd.lab.systems.base import Losses, SequenceNet, System
+from pathsgd.lab.systems.ctrnn import CtrnnSystem
+from pathsgd.lab.systems.feed_forward import AutoencoderSystem, CnnSystem, MlpSystem
 from pathsgd.lab.systems.gru import GruSystem
 from pathsgd.lab.systems.irnn import IrnnSystem
 from pathsgd.lab.systems.lstm import LstmSystem
 from pathsgd.lab.systems.mrnn_hf import MrnnHfSystem
 from pathsgd.lab.systems.norm_stabilizer import NormStabilizerSystem
 from pathsgd.lab.systems.np_rnn import NpRnnSystem
+from pathsgd.lab.systems.orthogonal_rnn import OrthogonalRnnSystem
 from pathsgd.lab.systems.plain import RecurrentNet
 from pathsgd.lab.systems.rnn_path import RnnPathSystem
 from pathsgd.lab.systems.rnn_relu import RnnReluSystem
@@ -32,23 +35,33 @@ SYSTEMS: dict[str, type[System]] = {
     "rnn_tanh": RnnTanhSystem,
     "irnn": IrnnSystem,
     "np_rnn": NpRnnSystem,
+    "orthogonal_rnn": OrthogonalRnnSystem,
     "urnn": UrnnSystem,
     "lstm": LstmSystem,
     "gru": GruSystem,
     "norm_stabilizer": NormStabilizerSystem,
     "smooth_relu": SmoothReluSystem,
     "mrnn_hf": MrnnHfSystem,
+    "ctrnn": CtrnnSystem,
+    "mlp": MlpSystem,
+    "autoencoder": AutoencoderSystem,
+    "cnn": CnnSystem,
 }
 
 __all__ = [
     "SYSTEMS",
+    "AutoencoderSystem",
+    "CnnSystem",
+    "CtrnnSystem",
     "GruSystem",
     "IrnnSystem",
     "Losses",
     "LstmSystem",
+    "MlpSystem",
     "MrnnHfSystem",
     "NormStabilizerSystem",
     "NpRnnSystem",
+    "OrthogonalRnnSystem",
     "RecurrentNet",
     "RnnPathSystem",
     "RnnReluSystem",

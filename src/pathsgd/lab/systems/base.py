@@ -72,6 +72,9 @@ class System(ABC):
     path_rules: ClassVar[bool] = False
     """True where the net is made of parts that path normalisation can read (ReLU and linear parts only)."""
 
+    any_length: ClassVar[bool] = True
+    """False where a net can read sequences of one length only."""
+
     def __post_init__(self) -> None:
         if self.hidden is not None and self.hidden < 1:
             raise ValueError(f"hidden must be at least 1, got {self.hidden}")
@@ -84,6 +87,10 @@ class System(ABC):
         if self.mean_bias:
             nn.init.constant_(net.readout.bias, task.target_mean)
         return net
+
+    def misfit(self, task: Task) -> str:
+        """Why this system cannot learn a task; empty where it can."""
+        return ""
 
     @abstractmethod
     def _build(self, task: Task) -> SequenceNet:

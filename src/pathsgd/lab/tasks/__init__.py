@@ -1,4 +1,4 @@
-"""The tasks of the paper and a sixth: one file each, listed here by name.
+"""The tasks of the paper and some others: one file each, listed here by name.
 
 A task is a frozen dataclass of settings (``AddingTask(length=400)``).  ``prepare`` loads or generates its data::
 
@@ -26,6 +26,8 @@ from pathsgd.lab.tasks.base import (
     detach_state,
 )
 from pathsgd.lab.tasks.copy_memory import CopyTask
+from pathsgd.lab.tasks.decision import DecisionTask
+from pathsgd.lab.tasks.mnist_autoencoder import MnistAutoencoderTask
 from pathsgd.lab.tasks.ptb_char import PtbCharTask
 from pathsgd.lab.tasks.ptb_word import PtbWordTask
 from pathsgd.lab.tasks.smnist import PermutedMnistTask, SequentialMnistTask
@@ -39,6 +41,8 @@ TASKS: dict[str, type[Task]] = {
     "ptb_word": PtbWordTask,
     "ptb_char": PtbCharTask,
     "text8": Text8Task,
+    "mnist_autoencoder": MnistAutoencoderTask,
+    "decision": DecisionTask,
 }
 
 __all__ = [
@@ -47,7 +51,9 @@ __all__ = [
     "Batch",
     "BatchStream",
     "CopyTask",
+    "DecisionTask",
     "Metric",
+    "MnistAutoencoderTask",
     "PaperSettings",
     "PermutedMnistTask",
     "PtbCharTask",

@@ -74,9 +74,13 @@ class SequentialMnistTask(Task):
         return 90.0
 
     @property
-    def solved(self) -> float:
+    def solved(self) -> float | None:
         """What a linear classifier on the whole image reaches (12.0 %, LeCun et al., 1998, table of results)."""
         return 12.0
+
+    def targets(self, pixels: Tensor, labels: Tensor) -> Tensor:
+        """What to answer to images (B, T) in the order in which they are read: their classes (B,)."""
+        return labels
 
     def pixel_order(self, length: int) -> Tensor | None:
         """The order in which the pixels of an image of ``length`` pixels are read; None: as they come."""
@@ -149,7 +153,8 @@ class Images:
         order = self._orders[length]
         if order is not None:
             pixels = pixels[:, order]
-        return Batch(pixels.t().contiguous().unsqueeze(-1), self.labels[indices], carry=False)
+        targets = self.task.targets(pixels, self.labels[indices])
+        return Batch(pixels.t().contiguous().unsqueeze(-1), targets, carry=False)
 
 
 class MnistStream(BatchStream):

@@ -85,7 +85,8 @@ def with_torch_layers(model: SequenceNet) -> SequenceNet:
         for name, part in list(owner.named_children()):
             if isinstance(part, RNN):
                 plain = nn.RNN(part.input_size, part.hidden_size, nonlinearity="relu")
-                plain.load_state_dict(part.state_dict())
+                # By name: a matrix that is computed, an orthogonal one, is written as it is.
+                plain.load_state_dict({key: getattr(part, key).detach() for key in plain.state_dict()})
                 setattr(owner, name, plain)
     return replaced
 
@@ -181,6 +182,7 @@ def _accepts(net: nn.Module, session: Any, inputs: Tensor) -> bool:
     except (
         onnxruntime.capi.onnxruntime_pybind11_state.Fail,
         onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument,
+        RuntimeError,  # torch's: the net itself reads sequences of one length only
     ):
         return False
 

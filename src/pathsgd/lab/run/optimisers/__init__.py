@@ -1,6 +1,9 @@
 """The optimisers a run can name. A new one is one class in a file here and one line in ``OPTIMISERS``."""
 
 from pathsgd.lab.run.optimisers.base import Optimiser, Stepper
+from pathsgd.lab.run.optimisers.capped import CappedPathAdamOptimiser
+from pathsgd.lab.run.optimisers.caps import CappedAdamOptimiser
+from pathsgd.lab.run.optimisers.g_sgd import GSgdOptimiser
 from pathsgd.lab.run.optimisers.hessian_free import HessianFreeOptimiser
 from pathsgd.lab.run.optimisers.path import (
     AbsolutePathAdamOptimiser,
@@ -10,19 +13,46 @@ from pathsgd.lab.run.optimisers.path import (
     PathSgdOptimiser,
 )
 from pathsgd.lab.run.optimisers.readings import PaperPathSgdOptimiser
-from pathsgd.lab.run.optimisers.standard import AdamOptimiser, RmsPropOptimiser, SgdOptimiser
+from pathsgd.lab.run.optimisers.rivals import (
+    AdamWOptimiser,
+    LionOptimiser,
+    MomentumOptimiser,
+    MuonOptimiser,
+    NAdamOptimiser,
+    ProdigyOptimiser,
+    ScheduleFreeOptimiser,
+    SoapOptimiser,
+)
+from pathsgd.lab.run.optimisers.standard import (
+    AdamOptimiser,
+    RmsPropOptimiser,
+    SgdOptimiser,
+    StepBoundAdamOptimiser,
+)
 
 OPTIMISERS: dict[str, type[Optimiser]] = {
     "sgd": SgdOptimiser,
     "adam": AdamOptimiser,
+    "adam-capped": CappedAdamOptimiser,
     "rmsprop": RmsPropOptimiser,
     "path-sgd": PathSgdOptimiser,
     "path-sgd-both": PathSgdBothOptimiser,
     "path-sgd-paper": PaperPathSgdOptimiser,
     "path-adam": PathAdamOptimiser,
     "path-adam-absolute": AbsolutePathAdamOptimiser,
+    "path-adam-capped": CappedPathAdamOptimiser,
     "path-adam-paper": PaperPathAdamOptimiser,
     "hessian-free": HessianFreeOptimiser,
+    "momentum": MomentumOptimiser,
+    "adamw": AdamWOptimiser,
+    "nadam": NAdamOptimiser,
+    "muon": MuonOptimiser,
+    "soap": SoapOptimiser,
+    "lion": LionOptimiser,
+    "schedule-free": ScheduleFreeOptimiser,
+    "prodigy": ProdigyOptimiser,
+    "g-sgd": GSgdOptimiser,
+    "adam-step-bound": StepBoundAdamOptimiser,
 }
 
 __all__ = ["OPTIMISERS", "Optimiser", "Stepper"]

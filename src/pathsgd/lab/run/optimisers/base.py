@@ -5,6 +5,7 @@ Optimiser (frozen settings) --stepper(system, model, task)--> Stepper --step(bat
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from pathsgd.lab.run.together import Together
 from pathsgd.lab.systems import SequenceNet, System
 from pathsgd.lab.tasks import Batch, State, Task, detach_state
 from pathsgd.lab.tasks.text import TextTask
@@ -26,6 +28,10 @@ class Stepper(ABC):
     @abstractmethod
     def step(self, batch: Batch, state: State | None) -> tuple[Tensor, State]:
         """Change the parameters once; the loss before the change (0-d) and the state after the batch, detached."""
+
+    def judged(self) -> contextlib.AbstractContextManager[None]:
+        """A time in which the model holds the parameters to evaluate: their average, where an optimiser makes one."""
+        return contextlib.nullcontext()
 
     @abstractmethod
     def scale_rate(self, factor: float) -> None:
@@ -45,7 +51,7 @@ class GradientStepper(Stepper):
         growth_limit: float = 0.0,
     ) -> None:
         self.system, self.model, self.task, self.optimiser, self.clip = system, model, task, optimiser, clip
-        self.growth_limit = growth_limit
+        self.growth_limit, self.together = growth_limit, Together()
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self._rates = [float(group["lr"]) for group in optimiser.param_groups]
 
@@ -55,6 +61,7 @@ class GradientStepper(Stepper):
         for p in self.parameters:
             p.grad = None
         losses.objective.backward()
+        loss = self.together.averaged(losses.loss.detach(), self.parameters)
         if self.clip > 0.0:
             nn.utils.clip_grad_norm_(self.parameters, self.clip)
         self.optimiser.step()
@@ -62,7 +69,7 @@ class GradientStepper(Stepper):
             # The state that text carries from window to window is no input of the network.
             inputs = self.task.example_inputs() if isinstance(self.task, TextTask) else batch.inputs
             bound_growth_(self.model, inputs, limit=self.growth_limit, state=self.optimiser.state, output=0)
-        return losses.loss.detach(), detach_state(losses.state)
+        return loss, detach_state(losses.state)
 
     def scale_rate(self, factor: float) -> None:
         """See ``Stepper``."""
@@ -80,6 +87,9 @@ class Optimiser(ABC):
     """Name in tables and figures."""
     needs_paths: ClassVar[bool] = False
     """True where the model must be made of parts that carry paths."""
+
+    only_for: ClassVar[str | None] = None
+    """The one system that the optimiser is defined for; None: any."""
 
     @abstractmethod
     def stepper(self, system: System, model: SequenceNet, task: Task) -> Stepper:

@@ -17,6 +17,7 @@ from pathsgd.lab.tasks.text import TextTask
 from pathsgd.metric.bounds import Scale
 from pathsgd.metric.choice import MetricChoice
 from pathsgd.optim.base import PathOptimizer
+from pathsgd.optim.growth import LIMIT
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,18 @@ class PathOptimiser(GradientOptimiser):
     """Bound on the dual norm of the gradient, which node-wise rescaling leaves alone; 0: none."""
     weight_decay: float = 0.0
     """Share of each parameter taken away per unit of learning rate."""
-    step_growth: float = 0.3
-    """Bound on how much a step changes what the recurrent matrix does over all steps, as a log factor; 0: none, or what
-    the growth rate leaves room for where growth_limit is set."""
+    growth_limit: float = LIMIT
+    """Bound on the growth rate of recurrent matrices, as uses * log(rate), the library's own by default; 0: none."""
+    step_growth: float = 0.0
+    """In place of that, a fixed bound on how much a step changes what the recurrent matrix does over all steps, as a
+    log factor; 0: none. It was 0.3 before there was a bound on growth rates."""
     refresh_every: int = 10
     """Steps for which kappa is used before it is measured anew."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.step_growth > 0.0 and self.growth_limit > 0.0:
+            raise ValueError("step_growth stands in place of the bound on growth rates: set growth_limit to 0")
 
     def stepper(self, system: System, model: SequenceNet, task: Task) -> GradientStepper:
         """Step without a clip of the Euclidean norm."""
@@ -63,7 +71,8 @@ class PathOptimiser(GradientOptimiser):
 class PathSgdOptimiser(PathOptimiser):
     """Path-SGD with the first term of kappa.
 
-    rho, clip and step_growth 0 make the paper's p <- p - lr grad / kappa1; with unit sgd clip bounds its length.
+    rho, clip, growth_limit and step_growth 0 make the paper's p <- p - lr grad / kappa1; with unit sgd clip bounds its
+    length.
     """
 
     name: ClassVar[str] = "path-sgd"
@@ -159,8 +168,10 @@ class PaperPathAdamOptimiser(PathAdamBase):
     name: ClassVar[str] = "path-adam-paper"
     title: ClassVar[str] = "Path-Adam (paper)"
 
+    growth_limit: float = 0.0
+    """Bound on the growth rate of recurrent matrices, as uses * log(rate); 0: none, as in the paper."""
     step_growth: float = 0.0
-    """0: the paper's form has no bound on growth."""
+    """0: the paper's form has no bound on steps."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

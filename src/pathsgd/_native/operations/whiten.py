@@ -1,0 +1,186 @@
+"""1/sqrt(K) of many parameters: what their gradients are multiplied by."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathsgd._native import abi, loader
+from pathsgd._native.abi import INT, POINTER, REAL, address, fields
+from pathsgd._native.fallback import whiten as fallback
+
+_MATRIX, _OUTER = range(2)  # `Form` of whiten.h
+_FROM = {torch.float32: (torch.float32, torch.float64), torch.float64: (torch.float64,)}
+"""The types of kappa that the kernel takes, by that of the result."""
+_NO_NODES: tuple[int | None, ...] = (None,) * 5
+_LEAST = 1e-30
+"""A factor below this share of its vector's largest might be lost in float32: the whole matrix is written then."""
+
+
+class WhitenJob(ctypes.Structure):
+    _fields_ = [
+        *fields(INT, "rows columns repeat form is_double"),
+        *fields(POINTER, "kappa column_kappa out_side row_out row_into column_out column_into to to_columns"),
+        ("least", REAL),
+    ]
+
+
+class WhitenCall(ctypes.Structure):
+    _fields_ = [
+        *fields(INT, "count threads"),
+        *fields(POINTER, "out_side into_side"),
+        *(("scale", REAL), ("jobs", POINTER)),
+    ]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A parameter as a matrix whose rows and columns lead to and from nodes, by their numbers (int64); None: to none.
+
+    Column c has the nodes of entry c // repeat.
+    """
+
+    rows: int
+    columns: int
+    repeat: int = 1
+    row_out: Tensor | None = None
+    row_into: Tensor | None = None
+    column_out: Tensor | None = None
+    column_into: Tensor | None = None
+
+    @cached_property
+    def places(self) -> tuple[int | None, ...]:
+        """Where the numbers lie."""
+        pieces = -(-self.columns // self.repeat)
+        rows = (address(n, torch.int64, self.rows) for n in (self.row_out, self.row_into))
+        return *rows, *(address(n, torch.int64, pieces) for n in (self.column_out, self.column_into))
+
+    @cached_property
+    def varies(self) -> tuple[bool, bool]:
+        """Whether rows, and columns, differ by their nodes."""
+        rows, columns = (self.row_out, self.row_into), (self.column_out, self.column_into)
+        return any(n is not None for n in rows), any(n is not None for n in columns)
+
+
+@dataclass(frozen=True)
+class Outer:
+    """The matrix rows * columns of two vectors, (n, 1) and (1, m), that is never written out."""
+
+    rows: Tensor
+    columns: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the matrix."""
+        return torch.Size((len(self.rows), self.columns.shape[1]))
+
+    def dense(self) -> Tensor:
+        """The matrix."""
+        return self.rows * self.columns
+
+
+def dense(values: Tensor | Outer) -> Tensor:
+    """As one tensor."""
+    return values.dense() if isinstance(values, Outer) else values
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """What is to be whitened: kappa as a matrix that broadcasts to the parameter's, or as an `Outer`."""
+
+    kappa: Tensor | Outer
+    lines: Lines
+    last: Tensor | Outer | None = None
+    """An earlier result that nobody needs any more; it is written over where it fits."""
+    out_side: Tensor | None = None
+    """What nodes say to the edges of this parameter that enter them, where it is not what they say to all."""
+
+
+def whiten(
+    wanted: Sequence[Whitening], sides: tuple[Tensor, Tensor] | None, scale: float, dtype: torch.dtype
+) -> list[Tensor | Outer]:
+    """min(largest, sqrt(scale) a b / sqrt(kappa)) in `dtype`, 0 where kappa is 0.
+
+    sides: what every node says to edges that enter it, and to those that leave it, float64; None for ones. a and b are
+    products of what the nodes of a row and of a column say. Where kappa is an outer product or constant along a
+    dimension, so is the result.
+    """
+    tensors = [t for w in wanted for t in _tensors(w.kappa)]
+    kinds = _FROM.get(dtype, ())
+    if not all(t.dtype in kinds for t in tensors) or not abi.accepts(
+        *tensors, *sides or (), *(w.out_side for w in wanted)
+    ):
+        return [fallback.whiten(w, sides, scale, dtype) for w in wanted]
+    held: list[Tensor] = []  # until the kernel is done
+    nodes = None if sides is None else len(sides[0])
+    prepared = [_prepare(w, nodes, dtype, held) for w in wanted]
+    jobs = (WhitenJob * len(wanted))(*(job for job, _ in prepared))  # type: ignore[misc]
+    ends = (None, None) if sides is None else (address(side, torch.float64, len(sides[0])) for side in sides)
+    call = WhitenCall(len(wanted), loader.thread_count(), *ends, scale, ctypes.addressof(jobs))
+    abi.call("whiten", call, dtype)
+    return [
+        fallback.whiten(w, sides, scale, dtype) if isinstance(result, Outer) and job.least < _LEAST else result
+        for w, job, (_, result) in zip(wanted, jobs, prepared)
+    ]
+
+
+def _tensors(kappa: Tensor | Outer) -> tuple[Tensor, ...]:
+    return (kappa.rows, kappa.columns) if isinstance(kappa, Outer) else (kappa,)
+
+
+def _prepare(
+    w: Whitening, count: int | None, dtype: torch.dtype, held: list[Tensor]
+) -> tuple[tuple[Any, ...], Tensor | Outer]:
+    """A job for the kernel, and the room for its result. count: of the nodes, None where they say nothing."""
+    lines, kappa = w.lines, w.kappa
+    nodes, varies = _NO_NODES, (False, False)
+    if count is not None:
+        nodes = None if w.out_side is None else address(w.out_side, torch.float64, count), *lines.places
+        varies = lines.varies
+    if isinstance(kappa, Tensor) and 1 not in kappa.shape:
+        to = _room(w.last, (lines.rows, lines.columns), dtype)
+        place = _place(kappa, lines.rows, lines.columns, held)
+        is_double = kappa.dtype is torch.float64
+        return (lines.rows, lines.columns, lines.repeat, _MATRIX, is_double, place, None, *nodes, to.data_ptr()), to
+    by_row, by_column = _factors(kappa)
+    high = varies[0] or (by_row is not None and len(by_row) > 1)
+    wide = varies[1] or (by_column is not None and by_column.shape[1] > 1)
+    rows, columns = lines.rows if high else 1, lines.columns if wide else 1
+    at_rows = None if by_row is None else _place(by_row.expand(rows, 1), rows, 1, held)
+    at_columns = None if by_column is None else _place(by_column.expand(1, columns), 1, columns, held)
+    is_double = _tensors(kappa)[0].dtype is torch.float64
+    job = (rows, columns, lines.repeat, _OUTER, is_double, at_rows, at_columns, *nodes)
+    last = _tensors(w.last) if w.last is not None else (None,)
+    if high and wide:
+        result = Outer(_room(last[0], (rows, 1), dtype), _room(last[-1], (1, columns), dtype))
+        return (*job, result.rows.data_ptr(), result.columns.data_ptr()), result
+    to = _room(last[0], (rows, columns), dtype)
+    return (*job, *((None, to.data_ptr()) if wide else (to.data_ptr(), None))), to
+
+
+def _factors(kappa: Tensor | Outer) -> tuple[Tensor | None, Tensor | None]:
+    """kappa as the product of one number for each row and one for each column."""
+    if isinstance(kappa, Outer):
+        return kappa.rows, kappa.columns
+    return (kappa, None) if kappa.shape[1] == 1 else (None, kappa)
+
+
+def _place(tensor: Tensor, rows: int, columns: int, held: list[Tensor]) -> int | None:
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    held.append(tensor)
+    return address(tensor, tensor.dtype, rows, columns)
+
+
+def _room(last: Tensor | Outer | None, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """The last result where it has this shape, else new memory."""
+    fits = isinstance(last, Tensor) and last.shape == shape and last.dtype is dtype and last.is_contiguous()
+    if fits and abi.accepts(last):  # type: ignore[arg-type]
+        return last  # type: ignore[return-value]
+    return torch.empty(shape, dtype=dtype)

@@ -1,0 +1,106 @@
+// Inverse square roots of kappa for many parameters: see whiten.h for what is computed.
+#pragma GCC optimize("no-math-errno")  // sqrt then is an instruction, and loops with it can be vectors
+#include "whiten.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "entry.h"
+#include "threads.h"
+
+namespace pathsgd {
+namespace {
+
+template <class F>
+double factor(const WhitenCall<F>& call, const WhitenJob<F>& job, const int64_t* out, const int64_t* into, int64_t at) {
+  const double* out_side = job.out_side ? job.out_side : call.out_side;
+  return (out ? out_side[out[at]] : 1.0) * (into ? call.into_side[into[at]] : 1.0);
+}
+
+template <class F>
+std::vector<double> column_factors(const WhitenCall<F>& call, const WhitenJob<F>& job) {
+  std::vector<double> factors(job.columns, 1.0);
+  if (job.column_out || job.column_into)
+    for (int64_t c = 0; c < job.columns; c++) factors[c] = factor(call, job, job.column_out, job.column_into, c / job.repeat);
+  return factors;
+}
+
+template <class K, class F>
+void whiten_matrix(const WhitenCall<F>& call, const WhitenJob<F>& job) {
+  const std::vector<double> columns = column_factors(call, job);
+  const std::vector<K> narrow(columns.begin(), columns.end());
+  const K largest = static_cast<K>(std::numeric_limits<F>::max());
+  const double root = std::sqrt(call.scale);
+  const int64_t wanted = std::min(call.threads, job.rows * job.columns / kWorthAThread);
+  on_threads(std::max<int64_t>(1, wanted), [&](long thread, long threads) {
+    for (int64_t r = job.rows * thread / threads; r < job.rows * (thread + 1) / threads; r++) {
+      const K* __restrict kappa = static_cast<const K*>(job.kappa) + r * job.columns;
+      const K* __restrict by = narrow.data();
+      F* __restrict to = job.to + r * job.columns;
+      const K scale = static_cast<K>(root * factor(call, job, job.row_out, job.row_into, r));
+      for (int64_t i = 0; i < job.columns; i++) {
+        const K value = scale * by[i] / std::sqrt(kappa[i]);
+        to[i] = static_cast<F>(kappa[i] > 0 ? (value < largest ? value : largest) : K(0));
+      }
+    }
+  });
+}
+
+// factors_i / sqrt(kappa_i), 0 where kappa is 0; returns the largest.
+template <class K>
+double divide(std::vector<double>& factors, const K* kappa) {
+  double largest = 0;
+  for (size_t i = 0; i < factors.size(); i++) {
+    if (kappa) factors[i] = kappa[i] > 0 ? factors[i] / std::sqrt(static_cast<double>(kappa[i])) : 0.0;
+    largest = std::max(largest, factors[i]);
+  }
+  return largest;
+}
+
+// Writes factors * by, bounded; returns the least above zero as a share of `largest`.
+template <class F>
+double write(const std::vector<double>& factors, double by, double largest, F* to) {
+  constexpr double kMost = std::numeric_limits<F>::max();
+  double least = largest;
+  for (size_t i = 0; i < factors.size(); i++) {
+    if (factors[i] > 0) least = std::min(least, factors[i]);
+    to[i] = static_cast<F>(std::min(kMost, factors[i] * by));
+  }
+  return largest > 0 ? least / largest : 1.0;
+}
+
+template <class K, class F>
+void whiten_outer(const WhitenCall<F>& call, WhitenJob<F>& job) {
+  std::vector<double> rows(job.to ? job.rows : 1, 1.0), columns(1, 1.0);
+  if (job.row_out || job.row_into)
+    for (int64_t r = 0; r < job.rows; r++) rows[r] = factor(call, job, job.row_out, job.row_into, r);
+  const double root = std::sqrt(call.scale);
+  for (double& value : rows) value *= root;
+  if (job.to_columns) columns = column_factors(call, job);
+  const double high = divide(rows, static_cast<const K*>(job.kappa));
+  const double wide = divide(columns, static_cast<const K*>(job.column_kappa));
+  // Where only one factor is written, it has all of the product.
+  double by = 1.0;
+  if (!job.to_columns) by = columns[0];
+  else if (!job.to) by = rows[0];
+  else if (high > 0 && wide > 0) by = std::sqrt(wide) / std::sqrt(high);
+  job.least = 1.0;
+  if (job.to) job.least = write(rows, by, high, job.to);
+  if (job.to_columns) job.least = std::min(job.least, write(columns, job.to ? 1 / by : by, wide, job.to_columns));
+}
+
+template <class F>
+void whiten(const WhitenCall<F>& call) {
+  for (int64_t k = 0; k < call.count; k++) {
+    WhitenJob<F>& job = call.jobs[k];
+    if (job.form == kMatrix) job.is_double ? whiten_matrix<double>(call, job) : whiten_matrix<float>(call, job);
+    else job.is_double ? whiten_outer<double>(call, job) : whiten_outer<float>(call, job);
+  }
+}
+
+}  // namespace
+}  // namespace pathsgd
+
+PATHSGD_ENTRIES(whiten, WhitenCall)

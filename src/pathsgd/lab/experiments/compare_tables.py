@@ -1,0 +1,314 @@
+"""The comparison as tables and figures, from records alone."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+
+from pathsgd.lab.experiments import compare_scores as scores
+from pathsgd.lab.experiments.base import rate_of
+from pathsgd.lab.experiments.contest import (
+    BADLY_SCALED,
+    CONTENDERS,
+    INGREDIENT_PROBLEMS,
+    INGREDIENT_RATES,
+    INGREDIENTS,
+    LATTICE,
+    OURS,
+    PROBLEMS,
+    SURVIVAL,
+    SURVIVAL_PROBLEM,
+    SURVIVAL_RATES,
+    contest,
+    nearest,
+)
+from pathsgd.lab.report.footnotes import Footnotes, notes_of
+from pathsgd.lab.report.model import PALETTE, Entry, FigureData, Section, Series, TableData
+from pathsgd.lab.report.select import best_group, spread
+from pathsgd.lab.report.tables import sources
+from pathsgd.lab.run.record import Record
+from pathsgd.lab.sweep.results import Filed
+
+STARTS = {"balanced": 1.0, "badly scaled": BADLY_SCALED}
+NOTHING = Entry("—")
+
+
+def figure(value: float) -> str:
+    """A metric in three digits."""
+    return f"{value:.3g}" if math.isfinite(value) else "diverged"
+
+
+def percent(value: float, count: int, of: int) -> Entry:
+    """A mean excess in per cent, with how many problems it is over where it is not all of them."""
+    if count == 0:
+        return NOTHING
+    return Entry(f"{100 * value:.1f}" + (f" ({count} of {of} problems)" if count < of else ""))
+
+
+def keys(records: Iterable[Record]) -> tuple[str, ...]:
+    """The keys of some records."""
+    return tuple(record.hash for record in records)
+
+
+def best_table(records: Sequence[Record], start: float) -> TableData:
+    """Test metric of every contender on every problem, at the learning rate that is best on the validation set."""
+    chosen = scores.at_start(contest(records, CONTENDERS), start)
+    best = {pair: best_group(found) for pair, found in chosen.items()}
+    footnotes = Footnotes()
+    rows = []
+    for name in CONTENDERS:
+        row = [Entry(name)]
+        for label in PROBLEMS:
+            group = best.get((name, label), [])
+            if not group:
+                row.append(NOTHING)
+                continue
+            peers = [shown for (_, where), shown in best.items() if where == label]
+            marks = footnotes.marks(notes_of(group, chosen[name, label], peers))
+            row.append(Entry(f"{figure(spread([r.test for r in group]).mean)} {marks}".strip(), keys(group)))
+        rows.append(tuple(row))
+    word = "balanced" if start == 1.0 else "badly scaled"
+    return TableData(f"Test figures at each contender's best rate, {word} starts", ("", *PROBLEMS), tuple(rows),
+                     footnotes.below())  # fmt: skip
+
+
+def fixed_table(records: Sequence[Record]) -> TableData:
+    """One rate for everything: runs that reach the targets, excess, and spikes, from both starts."""
+    everything = contest(records, CONTENDERS)
+    balanced = scores.at_start(everything, 1.0)
+    goal, best = scores.targets(balanced), scores.best_tests(everything)
+    rows = []
+    for name in CONTENDERS:
+        place = scores.fixed_place(balanced, name)
+        if place is None:
+            rows.append((Entry(name), *[NOTHING] * 7))
+            continue
+        cells = [Entry(name), Entry(f"{LATTICE[place]:g}")]
+        for start in STARTS.values():
+            mine = {pair: found for pair, found in scores.at_start(everything, start).items() if pair[0] == name}
+            runs = [(r, label) for (_, label), found in mine.items() for r in scores.by_rate(found).get(place, [])]
+            reached = [scores.time_to(r, goal[label], "step") < math.inf for r, label in runs if label in goal]
+            spiked = sum(scores.spikes(r) for r, _ in runs)
+            value, count = scores.mean_excess(mine, name, best, lambda _: place)  # noqa: B023 - used at once
+            hashes = keys(r for r, _ in runs)
+            cells += [Entry(f"{sum(reached)} of {len(reached)}", hashes), percent(value, count, _problems(name)),
+                      Entry(f"{spiked} of {len(runs)}", hashes)]  # fmt: skip
+        rows.append(tuple(cells))
+    columns = ("", "rate", *(f"{what}, {start}" for start in STARTS for what in ("targets", "excess in %", "spikes")))
+    caption = (
+        "The rate is the one with the least mean excess from balanced starts, among those run on all problems. "
+        "Targets: runs that reach them. Spikes: runs that diverge, or have an evaluation after the first above twice "
+        "chance."
+    )
+    return TableData("One setting for all problems", columns, tuple(rows), caption)
+
+
+def _problems(name: str) -> int:
+    return len(CONTENDERS[name].only) or len(PROBLEMS)
+
+
+def off_table(records: Sequence[Record]) -> TableData:
+    """What a wrong rate costs, from balanced starts."""
+    balanced = scores.at_start(contest(records, CONTENDERS), 1.0)
+    best = scores.best_tests(balanced)
+    rows = []
+    for name in CONTENDERS:
+        mine = {label: found for (who, label), found in balanced.items() if who == name}
+        places = {label: scores.best_place(found) for label, found in mine.items()}
+        value, count = scores.mean_excess(balanced, name, best, places.__getitem__)
+        entries = [percent(value, count, _problems(name))]
+        entries += [percent(*scores.off_by(balanced, name, steps), _problems(name)) for steps in (1, 2)]
+        rows.append((Entry(name), *entries))
+    columns = ("", "best rate of each problem", "off by 3", "off by 10")
+    caption = "On the worse of the two sides, over problems of which both sides were run."
+    return TableData("Mean excess in per cent when the rate is off, balanced starts", columns, tuple(rows), caption)
+
+
+def rates_table(records: Sequence[Record], start: float) -> TableData:
+    """The heat map of rates: mean excess over all problems at each rate, in steps from the usual one."""
+    everything = contest(records, CONTENDERS)
+    chosen, best = scores.at_start(everything, start), scores.best_tests(everything)
+    steps = {"÷ 10": -2, "÷ 3": -1, "usual rate": 0, "× 3": 1, "× 10": 2}
+    rows = []
+    for name, contender in CONTENDERS.items():
+        usual = nearest(contender.rate)
+        values = [scores.mean_excess(chosen, name, best, lambda _, s=step: usual + s) for step in steps.values()]  # type: ignore[misc]  # noqa: B023
+        rows.append((Entry(f"{name} ({contender.rate:g})"), *(percent(*value, _problems(name)) for value in values)))
+    word = "balanced" if start == 1.0 else "badly scaled"
+    return TableData(f"Mean excess in per cent by learning rate, {word} starts", ("", *steps), tuple(rows))
+
+
+TAUS = (1.0, 1.5, 2.0, 3.0, scores.LONGEST)
+
+
+def profile_table(records: Sequence[Record]) -> TableData:
+    """Who reaches the targets, and how soon."""
+    balanced = scores.at_start(contest(records, CONTENDERS), 1.0)
+    goal = scores.targets(balanced)
+    by_steps, by_seconds = (scores.times(balanced, goal, unit) for unit in ("step", "cpu_seconds"))  # type: ignore[arg-type]
+    rows = []
+    for name in CONTENDERS:
+        mine = [time for (who, _), time in by_steps.items() if who == name]
+        texts = ["—"] * (3 + len(TAUS))
+        if mine:
+            texts = [f"{sum(time < math.inf for time in mine)} of {len(mine)}"]
+            texts += [f"{scores.profile(by_steps, name, tau):.2f}" for tau in TAUS]
+            texts += [f"{scores.profile_score(found, name):.2f}" for found in (by_steps, by_seconds)]
+        rows.append((Entry(name), *map(Entry, texts)))
+    columns = ("", "reached", *(f"τ = {tau:g}" for tau in TAUS), "mean height", "mean height in seconds")
+    caption = (
+        "Reached: problems whose target is reached. τ: share of the problems whose target is reached within τ times "
+        "the steps of the fastest contender. Mean height: of that profile for τ from 1 to 4, in steps and in "
+        "processor seconds."
+    )
+    return TableData("Time to the target at the best rate, balanced starts", columns, tuple(rows), caption)
+
+
+def profile_figure(records: Sequence[Record]) -> FigureData:
+    """Share of the problems within tau times the fastest contender, in steps."""
+    balanced = scores.at_start(contest(records, CONTENDERS), 1.0)
+    found = scores.times(balanced, scores.targets(balanced), "step")
+    taus = [1.0 + 0.02 * i for i in range(151)]
+    everywhere = [name for name in scores.names_in(balanced) if not CONTENDERS[name].only]
+    ranked = sorted(everywhere, key=lambda name: -scores.profile_score(found, name))
+    rivals = [name for name in ranked if name not in OURS][: len(PALETTE) - len(OURS)]  # as many as have a colour
+    series = tuple(
+        Series(name, tuple(taus), tuple(scores.profile(found, name, tau) for tau in taus), dashed=name not in OURS)
+        for name in ranked
+        if name in OURS or name in rivals
+    )
+    title = f"Problems reached within τ times the fastest's steps: ours and the best {len(rivals)} rivals"
+    return FigureData(title, "τ", "share of problems", series)
+
+
+def targets_table(records: Sequence[Record]) -> TableData:
+    """What the problems are, and their targets."""
+    everything = contest(records, CONTENDERS)
+    goal, best = scores.targets(scores.at_start(everything, 1.0)), scores.best_tests(everything)
+    rows = []
+    for label in PROBLEMS:
+        mine = [r for (_, where), found in everything.items() if where == label for r in found]
+        if mine:
+            record = mine[0]
+            texts = (record.spec.task.metric, f"{record.parameters:,}", f"{record.spec.budget.steps:,}",
+                     figure(record.spec.task.chance), figure(goal.get(label, math.nan)) if label in goal else "—",
+                     figure(best[label]), str(len(mine)), _seeds(mine))  # fmt: skip
+            rows.append((Entry(label), *map(Entry, texts)))
+    columns = ("problem", "figure", "parameters", "steps", "chance", "target", "best of all runs", "runs", "seeds")
+    return TableData("The problems", columns, tuple(rows))
+
+
+def _seeds(records: Sequence[Record]) -> str:
+    seeds = sorted({r.spec.seed for r in records})
+    counts = [sum(r.spec.seed == seed for r in records) for seed in seeds]
+    return ", ".join(f"{count} runs of seed {seed}" for seed, count in zip(seeds, counts))
+
+
+def goals_table(records: Sequence[Record]) -> TableData:
+    """PathAdam as it comes, at its default rate, against each problem's best rival at that rival's one fixed rate."""
+    everything = contest(records, CONTENDERS)
+    balanced = scores.at_start(everything, 1.0)
+    fixed = {name: scores.fixed_place(balanced, name) for name in CONTENDERS if name not in OURS}
+    usual = nearest(CONTENDERS["PathAdam"].rate)
+    rows = []
+    for label in PROBLEMS:
+        mine = scores.by_rate(balanced.get(("PathAdam", label), [])).get(usual, [])
+        rivals = {
+            name: group
+            for name, place in fixed.items()
+            if place is not None and (group := scores.by_rate(balanced.get((name, label), [])).get(place, []))
+        }
+        if not mine or not rivals:
+            continue
+        figures = {name: statistics.median(r.test for r in group) for name, group in rivals.items()}
+        ours, best = statistics.median(r.test for r in mine), min(figures, key=figures.__getitem__)
+        ahead = sum(ours <= value for value in figures.values())
+        difference = 100.0 * (ours / figures[best] - 1.0) if math.isfinite(ours) else math.inf
+        rows.append(
+            (
+                Entry(label),
+                Entry(figure(ours), keys(mine)),
+                Entry(f"{figure(figures[best])} ({best})", keys(rivals[best])),
+                Entry(f"{difference:+.1f} %" if math.isfinite(difference) else "diverged"),
+                Entry(f"{ahead} of {len(figures)}"),
+            )
+        )
+    columns = ("problem", "PathAdam at 1e-3", "best rival at its one rate", "PathAdam's figure is larger by",
+               "rivals not ahead of it")  # fmt: skip
+    return TableData("PathAdam untuned against rivals at their best fixed rate, balanced starts", columns, tuple(rows))
+
+
+def ingredient_tables(records: Sequence[Record]) -> list[TableData]:
+    """One row per ingredient of PathAdam: medians over seeds by rate and start."""
+    found = contest(records, INGREDIENTS)
+    rates = sorted(INGREDIENT_RATES)
+    tables = []
+    for label in INGREDIENT_PROBLEMS:
+        rows = []
+        for name in INGREDIENTS:
+            mine = found.get((name, label), [])
+            cells = [_cell(mine, start, rate) for start in STARTS.values() for rate in rates]
+            if any(cell is not NOTHING for cell in cells):
+                rows.append((Entry(name), *cells))
+        columns = ("", *(f"{start}, {rate:g}" for start in STARTS for rate in rates))
+        caption = "Test figures, medians over seeds where there are several; * marks runs with a spike."
+        tables.append(TableData(f"Ingredients, {label}", columns, tuple(rows), caption))
+    return tables
+
+
+def survival_table(records: Sequence[Record]) -> TableData:
+    """What might keep a net without recurrence from dying at high rates: the error that a run ends with."""
+    found = contest(records, SURVIVAL)
+    rows = []
+    for name in SURVIVAL:
+        mine = found.get((name, SURVIVAL_PROBLEM), [])
+        rows.append((Entry(name), *(_end(mine, rate) for rate in SURVIVAL_RATES)))
+    columns = ("", *(f"{rate:g}" for rate in SURVIVAL_RATES))
+    caption = "Validation error in per cent at the last evaluation, medians over seeds; naming one digit has about 90."
+    return TableData(f"How runs end at high learning rates, {SURVIVAL_PROBLEM}", columns, tuple(rows), caption)
+
+
+def _end(records: Sequence[Record], rate: float) -> Entry:
+    group = [r for r in records if r.spec.unbalanced == 1.0 and nearest(rate_of(r.spec)) == nearest(rate)]
+    if not group:
+        return NOTHING
+    ends = [math.inf if r.outcome == "diverged" else r.curve[-1].metrics["valid"] for r in group]
+    return Entry(figure(statistics.median(ends)), keys(group))
+
+
+def _cell(records: Sequence[Record], start: float, rate: float) -> Entry:
+    group = [r for r in records if r.spec.unbalanced == start and nearest(rate_of(r.spec)) == nearest(rate)]
+    if not group:
+        return NOTHING
+    value = figure(statistics.median(r.test for r in group))
+    count = f" ({len(group)})" if len(group) > 1 else ""
+    return Entry(value + count + (" *" if any(map(scores.spikes, group)) else ""), keys(group))
+
+
+TABLES: dict[str, Callable[[Sequence[Record]], list[TableData]]] = {
+    "problems": lambda records: [targets_table(records)],
+    "fixed": lambda records: [fixed_table(records)],
+    "goals": lambda records: [goals_table(records)],
+    "best": lambda records: [best_table(records, start) for start in STARTS.values()],
+    "off": lambda records: [off_table(records)],
+    "rates": lambda records: [rates_table(records, start) for start in STARTS.values()],
+    "profile": lambda records: [profile_table(records)],
+    "ingredients": ingredient_tables,
+    "survival": lambda records: [survival_table(records)],
+}
+"""The comparison's tables, by the names that pages call them by."""
+
+
+def section(filed: Sequence[Filed]) -> Section:
+    """The comparison's part of a report."""
+    records = [f.record for f in filed]
+    return Section(
+        "compare",
+        "The path optimisers against what people use",
+        "Small ReLU nets; every contender at learning rates a factor of three apart, from balanced and from badly "
+        "scaled starts. Excess: 0 is the best figure of any run on the problem, 100 % is chance.",
+        tables=tuple(table for make in TABLES.values() for table in make(records)),
+        figures=(profile_figure(records),),
+        sources=sources(filed),
+    )

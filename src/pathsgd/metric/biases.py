@@ -1,0 +1,50 @@
+"""Biases beside the weights of their units: a bound on how far the metric lets them run ahead.
+
+A bias is an edge from a node of value one, and path sums say how much the weights bring beside it. They count every
+path, also those that ReLUs have switched off, so in a deep net that normalises nothing they may say thousands where a
+unit gets one; and a bias would move in shares of thousands. What the units really get shows in the gradients,
+
+    |u_w| / |u_b|       u = grad / sqrt(K), over the rows of a layer
+
+which rescaling does not change. Where path sums are right, it is about the fourth root of the number of weights that a
+unit has. Where it is below one, a bias has more to say than all the weights of its layer, and is held back to as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from pathsgd._native import Outer, dense
+from pathsgd.metric.geometry import Measure
+
+_ROWS = 64
+"""As many units of a layer are looked at."""
+
+
+def held_back(
+    whitenings: Mapping[str, Tensor | Outer], measured: Measure, parameters: Mapping[str, Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """1/sqrt(K) of the biases, bounded; none where gradients are missing."""
+    for bias, weight in measured.spaces.biases.items():
+        if bias not in measured.kappa or weight not in measured.kappa:
+            continue
+        lengths = [_length(parameters[name], whitenings[name]) for name in (weight, bias)]
+        if lengths[0] is not None and lengths[1] is not None:
+            ratio = (lengths[0] / lengths[1]).nan_to_num(1.0, 1.0).clamp(max=1.0)
+            # Where the weights get nothing at all (an input of zeros), only the bias can learn.
+            yield bias, dense(whitenings[bias]) * torch.where(lengths[0] > 0, ratio, 1.0)
+
+
+def _length(p: Tensor, whitening: Tensor | Outer) -> Tensor | None:
+    """|u| over some rows of a parameter; None if it has no gradient."""
+    if p.grad is None or p.grad.is_sparse or p.grad.shape != p.shape:
+        return None
+    step = -(-p.shape[0] // _ROWS)
+    if isinstance(whitening, Outer):
+        rows = whitening.rows[::step] * whitening.columns
+    else:
+        rows = whitening[::step] if whitening.shape[0] > 1 else whitening
+    return torch.linalg.vector_norm(p.grad.detach()[::step].to(rows.dtype) * rows)

@@ -1,0 +1,63 @@
+"""The interfaces of torch that its documentation does not promise, and what happens here when one of them is gone.
+
+Each is used because nothing public does the same. `PRIVATE` names them all: a test looks through the sources for
+others, and asks the torch at hand for each. Those that may be missing are reached through the functions below, and
+callers know what to do without them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+PRIVATE = {
+    "torch._C.DisableTorchFunction": "recording fails: shapes of results could not be asked for",
+    "torch._C._are_functorch_transforms_active": "the fused RNN and loss fail; torch.nn.RNN is not concerned",
+    "torch._C._autograd._unsafe_set_version_counter": "measuring puts back what it changed, and it shows",
+    "torch._C._disabled_torch_function_impl": "recording fails: stand-ins could not tell operations from each other",
+    "torch._C._functorch": "gradients of the fused RNN and loss fail",
+    "torch._C._get_function_stack_at": "the fused RNN fails",
+    "torch._C._len_torch_dispatch_stack": "the fused RNN fails",
+    "torch._C._len_torch_function_stack": "the fused RNN fails",
+    "torch._VF": "recording packed sequences and the fused RNN fail",
+    "torch._foreach_add_": "steps on other devices than the CPU fail",
+    "torch._foreach_copy_": "steps on other devices than the CPU fail",
+    "torch._foreach_mul": "measurements on other devices than the CPU fail",
+    "torch._foreach_mul_": "steps on other devices than the CPU fail",
+    "torch._foreach_norm": "measurements on other devices fail, and those of partly frozen models",
+    "torch.autograd.forward_ad._current_level": "the fused RNN fails",
+    "torch.distributed.distributed_c10d._get_default_store": "processes cannot agree: give example_inputs=",
+    "torch.nn.parallel.DistributedDataParallel._active_ddp_module": "give optimisers the wrapper",
+    "torch.overrides._get_current_function_mode_stack": "import fails: who records would not show",
+    "torch.utils._device.DeviceContext": "import fails: the fused RNN could not know torch.set_default_device",
+    "torch.utils._pytree": "import fails: inputs in tuples and dictionaries could not be taken apart",
+    "torch.Tensor._make_wrapper_subclass": "recording fails: there would be no tensors without data",
+    "torch.Tensor._version": "measuring fails: what a forward pass has changed would not show",
+}  # fmt: skip
+"""By their names: what fails, or how it goes on."""
+
+
+def default_store() -> Any:
+    """The store that the processes of this run met in; None if torch does not say."""
+    get = getattr(dist.distributed_c10d, "_get_default_store", None)
+    return None if get is None else get()
+
+
+def active_ddp() -> Any:
+    """The DistributedDataParallel whose forward pass is running; None for none, or if torch does not say."""
+    return getattr(DistributedDataParallel, "_active_ddp_module", None)
+
+
+def set_version(tensor: Tensor, version: int) -> None:
+    """Let a tensor that was written to and put back look untouched; without the interface it looks changed."""
+    set_counter = getattr(torch._C._autograd, "_unsafe_set_version_counter", None)
+    if set_counter is None:
+        return
+    try:
+        set_counter((tensor,), (version,))
+    except TypeError:  # torch 2.6 takes one tensor, later ones several
+        set_counter(tensor, version)

@@ -19,8 +19,7 @@ from pathsgd import PathAdam
 from task import Net, sequences
 
 
-def main(epochs: int = 3, batch: int = 32, parts: int = 2) -> float:
-    dist.init_process_group("gloo")
+def train(epochs: int = 3, batch: int = 32, parts: int = 2) -> float:
     torch.manual_seed(0)
     model = DistributedDataParallel(Net())
     optimizer = PathAdam(model, lr=1e-2)
@@ -40,8 +39,15 @@ def main(epochs: int = 3, batch: int = 32, parts: int = 2) -> float:
         dist.all_reduce(loss.detach())
         if dist.get_rank() == 0:
             print(f"epoch {epoch}: loss {loss * parts / dist.get_world_size():.5f}")
-    dist.destroy_process_group()
     return loss.item()
+
+
+def main() -> float:
+    dist.init_process_group("gloo")
+    try:
+        return train()  # and the parallel model is gone: freed after its process group, it can wait for gloo's threads for ever
+    finally:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def train(epochs: int = 3, batch: int = 32, parts: int = 2) -> float:
 def main() -> float:
     dist.init_process_group("gloo")
     try:
-        return train()  # and the parallel model is gone: freed after its process group, it can wait for gloo's threads for ever
+        return train()  # freed after its group, the parallel model may wait for threads of gloo for ever
     finally:
         dist.destroy_process_group()
 

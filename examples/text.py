@@ -76,7 +76,7 @@ def main(options: Options) -> tuple[float, str]:
     print(f"{len(text)} characters, {len(alphabet)} different ones")
     net = Writer(len(alphabet), options.units)
     # Dense nets for text: the metric without its size, as Adam's steps are (docs/which-form.md).
-    optimizer = pathsgd.PathAdam(net, lr=options.lr, metric="absolute", refresh_every=10, output=0)
+    optimizer = pathsgd.PathAdam(net, lr=options.lr, refresh_every=10, output=0)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, options.steps)
     bits = 0.0
     for step in range(options.steps):

@@ -4,7 +4,7 @@
     "relative"   K = kappa / gamma^2 / (phi_s phi_d)^(rho/2), rho = 1. A rate is a share: every matrix moves by that
                  fraction of itself, however large it has become.
     "absolute"   K of the same shape, its size that of the first measurement. Rates are in units of the weights, as
-                 Adam's are: a step's share falls by itself when weights grow (absolute.py).
+                 Adam's and SGD's are: a step's share falls by itself when weights grow (absolute.py). The default.
 
 phi is path flow, the share of all path mass that passes through a unit; s and d are the units an edge joins. rho = 0
 weighs nothing by flow, rho = 1 is Euclidean in balanced coordinates; `Metric(rho=...)` chooses another.

@@ -32,7 +32,7 @@ class PathAdam(PathOptimizer):
     betas: Adam's beta1 and beta2; None: (0.9, 0.99), under the paper's metric (0.9, 0.999).
     eps: Adam's epsilon; under the paper's metric in units of gamma^2 at the first step.
     weight_decay: decoupled, p <- (1 - lr * weight_decay) p.
-    metric: "relative", "absolute" or a `pathsgd.Metric`; "paper" is Adam fed with grad / kappa, and nothing else.
+    metric: "absolute", "relative" or a `pathsgd.Metric`; "paper" is Adam fed with grad / kappa, and nothing else.
     terms: "first" uses kappa1, "both" kappa1 + kappa2.
     clip: bound on the dual norm of the gradient, a number or `DualNorm(limit)`, None for none. "auto": 1, none under
         the paper's metric, which takes only a `DualNorm`, in units of gamma at the first step.
@@ -64,7 +64,7 @@ class PathAdam(PathOptimizer):
         betas: tuple[float, float] | None = None,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        metric: MetricChoice = "relative",
+        metric: MetricChoice = "absolute",
         *,
         terms: Terms = "first",
         clip: Bound | DualNorm = "auto",

@@ -32,7 +32,7 @@ class PathSGD(PathOptimizer):
     momentum: as in torch.optim.SGD, on whitened gradients.
     nesterov: Nesterov's momentum.
     weight_decay: decoupled, p <- (1 - lr * weight_decay) p: added to the gradient it would break the invariance.
-    metric: "relative", "absolute" or a `pathsgd.Metric`; "paper" is the paper's rule, p <- p - lr * grad / kappa, and
+    metric: "absolute", "relative" or a `pathsgd.Metric`; "paper" is the paper's rule, p <- p - lr * grad / kappa, and
         nothing else.
     terms: "first" uses kappa1, "both" kappa1 + kappa2.
     scale: under the paper's metric, "kappa" is the rule as printed; "sgd" multiplies it by one constant, measured at
@@ -65,7 +65,7 @@ class PathSGD(PathOptimizer):
         momentum: float = 0.0,
         nesterov: bool = False,
         weight_decay: float = 0.0,
-        metric: MetricChoice = "relative",
+        metric: MetricChoice = "absolute",
         *,
         scale: Scale = "kappa",
         terms: Terms = "first",

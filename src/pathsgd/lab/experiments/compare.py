@@ -4,9 +4,9 @@ Beyond the paper.  Every contender trains every problem at learning rates a fact
 as drawn and from the same function badly scaled (each unit by a factor between 1/100 and 100).  Nothing but the rate
 is tuned; gradients are clipped at 1; rates fall linearly to zero (schedule-free AdamW: constant, as its authors say).
 
-    stage 1    each contender's usual rate and three times that, from both starts; the ingredients of PathAdam, one by
-               one; what might keep a net without recurrence alive; ten times the usual rate, from both starts (small
-               budgets favour high rates)
+    stage 1    each contender's usual rate and three times that, from both starts, and a third of it from balanced ones;
+               the ingredients of PathAdam, one by one; ten times the usual rate, from both starts; what might keep a
+               net without recurrence alive; a tenth of the usual rate, from balanced starts
     stage 2, 3 further rates until the best one lies two steps inside the grid, balanced starts
     stage 4    stage 1 on further seeds, seed by seed
 
@@ -53,16 +53,20 @@ def pairs(scale: Scale) -> Iterator[RunSpec]:
 
 
 def first_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
-    """Three rates from the usual one upwards, from both starts, and the ingredients."""
-    low, middle, high = (
-        [spec for start in (1.0, BADLY_SCALED) for spec in _shifted(scale, shift, start)] for shift in (0, 1, 2)
-    )
-    further = [*middle, *ingredients(scale), *survival(scale), *high] if scale != "smoke" else ingredients(scale)
-    return cells(dict.fromkeys([*low, *further]), PAPER_REF)
+    """Five rates from balanced starts, the upper three also from badly scaled ones, and the ingredients."""
+    both = (1.0, BADLY_SCALED)
+    usual = _shifted(scale, 0, both)
+    if scale == "smoke":
+        return cells(dict.fromkeys([*usual, *ingredients(scale)]), PAPER_REF)
+    near = [*_shifted(scale, 1, both), *_shifted(scale, -1, (1.0,))]
+    far = [*_shifted(scale, 2, both), *survival(scale), *_shifted(scale, -2, (1.0,))]
+    return cells(dict.fromkeys([*usual, *near, *ingredients(scale), *far]), PAPER_REF)
 
 
-def _shifted(scale: Scale, shift: int, start: float) -> list[RunSpec]:
-    return [s for spec in pairs(scale) for s in over(spec, lr=[shifted(rate_of(spec), shift)], unbalanced=[start])]
+def _shifted(scale: Scale, shift: int, starts: Sequence[float]) -> list[RunSpec]:
+    """Every pair at a rate so many steps of the grid from its usual one, start by start."""
+    rated = [s for spec in pairs(scale) for s in over(spec, lr=[shifted(rate_of(spec), shift)])]
+    return [s for start in starts for spec in rated for s in over(spec, unbalanced=[start])]
 
 
 def widening_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
@@ -105,7 +109,7 @@ COMPARE = Experiment(
     name="compare",
     title="The path optimisers against what people use",
     paper_ref=PAPER_REF,
-    duration={"paper": "weeks on two cores", "laptop": "an hour and a half of one core", "smoke": "a minute"},
+    duration={"paper": "weeks on two cores", "laptop": "half a day of one core", "smoke": "a minute"},
     stages=(first_stage, widening_stage, widening_stage, seeds_stage),
     section=section,
     data_set="mnist",

@@ -7,6 +7,7 @@ from pathsgd.lab.run.optimisers.g_sgd import GSgdOptimiser
 from pathsgd.lab.run.optimisers.hessian_free import HessianFreeOptimiser
 from pathsgd.lab.run.optimisers.path import (
     AbsolutePathAdamOptimiser,
+    AbsolutePathSgdOptimiser,
     PaperPathAdamOptimiser,
     PathAdamOptimiser,
     PathSgdBothOptimiser,
@@ -36,6 +37,7 @@ OPTIMISERS: dict[str, type[Optimiser]] = {
     "adam-capped": CappedAdamOptimiser,
     "rmsprop": RmsPropOptimiser,
     "path-sgd": PathSgdOptimiser,
+    "path-sgd-absolute": AbsolutePathSgdOptimiser,
     "path-sgd-both": PathSgdBothOptimiser,
     "path-sgd-paper": PaperPathSgdOptimiser,
     "path-adam": PathAdamOptimiser,

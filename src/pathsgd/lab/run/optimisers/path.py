@@ -105,7 +105,28 @@ class PathSgdOptimiser(PathOptimiser):
         arguments = self.shared(task, "paper" if is_paper else pathsgd.Metric(self.rho))
         if self.unit == "sgd":
             arguments |= {"scale": "sgd", "clip": self.clip or None}
+        return self.sgd(model, arguments)
+
+    def sgd(self, model: SequenceNet, arguments: dict[str, Any]) -> PathOptimizer:
+        """PathSGD with its momentum."""
         return pathsgd.PathSGD(model, momentum=self.momentum, nesterov=self.nesterov, terms=self.terms, **arguments)
+
+
+@dataclass(frozen=True)
+class AbsolutePathSgdOptimiser(PathSgdOptimiser):
+    """Path-SGD with rates in units of the weights, as SGD's are."""
+
+    name: ClassVar[str] = "path-sgd-absolute"
+    title: ClassVar[str] = "Path-SGD, absolute"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.unit != "kappa":
+            raise ValueError("unit belongs to the paper's rule: name the optimiser path-sgd")
+
+    def make(self, model: SequenceNet, task: Task) -> PathOptimizer:
+        """PathSGD on the model."""
+        return self.sgd(model, self.shared(task, pathsgd.Metric(self.rho, absolute=True)))
 
 
 @dataclass(frozen=True)
@@ -139,7 +160,7 @@ class PathAdamOptimiser(PathAdamBase):
     """Adam on grad / sqrt(kappa), stepping by 1 / sqrt(kappa): invariant under node-wise rescaling."""
 
     name: ClassVar[str] = "path-adam"
-    title: ClassVar[str] = "PathAdam"
+    title: ClassVar[str] = "PathAdam, relative"
 
     rho: float = 1.0
     """Balance of the metric: 0 is the paper's, 1 is Euclidean in balanced coordinates."""

@@ -66,10 +66,10 @@ def test_the_metric_is_that_of_the_pass_that_ran() -> None:
     model = Blocks(CHOICES["a depth that grows"]).double()
     model.step = 3
     x = torch.rand(5, 3, dtype=torch.float64)
-    fresh = pathsgd.PathAdam(model, lr=0.0)
+    fresh = pathsgd.PathAdam(model, lr=0.0, metric="relative")  # which remembers nothing of earlier passes
     one_step(model, fresh, x)
     expected = {n: fresh.state[p]["whitening"].clone() for n, p in model.named_parameters()}
-    grown = pathsgd.PathAdam(model, lr=0.0)
+    grown = pathsgd.PathAdam(model, lr=0.0, metric="relative")
     for step in range(4):
         model.step = step
         one_step(model, grown, x)

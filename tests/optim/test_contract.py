@@ -292,11 +292,11 @@ def test_the_learning_rate_may_be_a_tensor(mlp, values, make):
 
 def test_settings_can_be_changed_while_training(mlp, values):
     """Momentum switched on half-way: what a scheduler does."""
-    optimizer = PathSGD(mlp.model, 0.02)
+    optimizer = PathSGD(mlp.model, 0.02, metric="relative")  # which remembers nothing of its first steps
     mlp.train(optimizer, 2)
     twin = mlp.copy()
     optimizer.param_groups[0]["momentum"] = 0.9
-    again = PathSGD(twin, 0.02, momentum=0.9)
+    again = PathSGD(twin, 0.02, momentum=0.9, metric="relative")
     mlp.train(optimizer, 3)
     mlp.train(again, 3, twin)
     torch.testing.assert_close(values(twin), values(mlp.model), rtol=1e-12, atol=0)

@@ -47,7 +47,7 @@ def trained(optimiser: type, **options: Any) -> Tensor:
 BOTH: dict[str, list[dict[str, Any]]] = {
     "lr": [{"lr": 0.005}],
     "weight_decay": [{"weight_decay": 0.5}],
-    "metric": [{"metric": m} for m in ("paper", "absolute", Metric(0.5), Metric(0.5, absolute=True))],
+    "metric": [{"metric": m} for m in ("paper", "relative", Metric(0.5), Metric(0.5, absolute=True))],
     "terms": [{"terms": "both"}],
     "clip": [{"clip": 0.01}, {"clip": None}],
     "growth": [{"growth": 1e-3}],

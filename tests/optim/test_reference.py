@@ -142,7 +142,7 @@ ADAM = {"betas": (0.8, 0.95), "eps": 1e-6, "clip": None, "growth": None}
 ROWS = {
     "the paper's rule": (paper, lambda m: PathSGD(m, 0.01, metric="paper")),
     "both terms": (both_terms, lambda m: PathSGD(m, 0.01, metric="paper", terms="both")),
-    "path flow": (flow, lambda m: PathSGD(m, 0.05, clip=None, growth=None)),
+    "path flow": (flow, lambda m: PathSGD(m, 0.05, metric="relative", clip=None, growth=None)),
     "clip and decay": (clipped, lambda m: PathSGD(m, 0.05, metric=Metric(0), clip=0.02, weight_decay=0.1, growth=None)),
     "momentum": (momentum, lambda m: PathSGD(m, 0.01, momentum=0.9, metric=Metric(0.5), clip=None, growth=None)),
     "nesterov": (

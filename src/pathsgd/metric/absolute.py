@@ -70,9 +70,10 @@ def log_sizes(
 ) -> dict[str, float]:
     """B[from] - B[to] of every parameter, fitted to what was measured.
 
-    Parameters that no rescaling changes are left out. Those with entries on no path have no mean to be fitted to.
+    Parameters that no rescaling changes, and those that were not measured, are left out. Those with entries on no path
+    have no mean to be fitted to.
     """
-    ways = {name: _way(measured, name) for name in whitenings if measured.is_free(name)}
+    ways = {name: _way(measured, name) for name in whitenings if name in measured.kappa and measured.is_free(name)}
     joints: dict[tuple[Layer, Layer], Joint] = {}
     for name, way in ways.items():
         p, mean = parameters[name], mean_log(whitenings[name])
@@ -86,6 +87,17 @@ def log_sizes(
             joints[way].logs += p.numel() * mean
     numbers = _fit(joints)
     return {name: numbers.get(start, 0.0) - numbers.get(end, 0.0) for name, (start, end) in ways.items()}
+
+
+def all_flow(whitenings: Mapping[str, WhiteningOf], measured: Measure) -> bool:
+    """Whether some path with weight uses every measured parameter; not so behind a head of zeros, before it moves."""
+    return all(_largest(whitenings[name]) > 0 for name in measured.kappa if measured.is_free(name))
+
+
+def _largest(values: WhiteningOf) -> float:
+    if isinstance(values, Outer):
+        return _largest(values.rows) * _largest(values.columns)
+    return float(values.detach().amax())
 
 
 def mean_log(values: WhiteningOf) -> float:

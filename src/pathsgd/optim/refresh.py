@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pathsgd._native import Outer, dense
-from pathsgd.metric.absolute import log_sizes, resized
+from pathsgd.metric.absolute import all_flow, log_sizes, resized
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Geometry, Measure
 from pathsgd.metric.gradients import refuse_unfit
@@ -162,18 +162,25 @@ class Refresh:
         measured: Measure,
         parameters: Mapping[str, Tensor],
     ) -> dict[str, float]:
-        """The sizes that the metric of each parameter keeps from its first measurement."""
+        """The sizes that the metric of each parameter keeps from its first measurement.
+
+        As long as no path with weight uses some parameter, its size cannot be told, and what the others have now would
+        not fit it later: sizes then serve for this measurement only.
+        """
         states = {
             name: state
             for part in parts
             for name, state in zip(part.names, part.states)
             if name in measured.kappa and measured.is_free(name)
         }
-        if measured.log_gamma_sq > -math.inf and not all("log_size" in state for state in states.values()):
-            for name, size in log_sizes(whitened, measured, parameters).items():
-                if name in states:
-                    states[name].setdefault("log_size", size)
-        return {name: state["log_size"] for name, state in states.items() if "log_size" in state}
+        kept = {name: state["log_size"] for name, state in states.items() if "log_size" in state}
+        if measured.log_gamma_sq == -math.inf or len(kept) == len(states):
+            return kept
+        sizes = {name: size for name, size in log_sizes(whitened, measured, parameters).items() if name in states}
+        if all_flow(whitened, measured):
+            for name, size in sizes.items():
+                states[name].setdefault("log_size", size)
+        return {**sizes, **kept}
 
     def _set(
         self, part: Part, whitened: Mapping[str, WhiteningOf], measured: Measure, parameters: Mapping[str, Tensor]

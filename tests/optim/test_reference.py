@@ -87,6 +87,22 @@ def flow(reference, p):
     return p
 
 
+def absolute(reference, p):
+    """Each parameter's mean of log(1/sqrt(K)) is that of its two sides at the first step; a recurrent matrix has 0."""
+    into = ["weight_ih_l0", "bias_ih_l0", "bias_hh_l0"]
+    size = None
+    for _ in range(STEPS):
+        logs = -0.5 * np.log(reference.metric(p, 1.0, reference.network.kappa1(p)))
+        if size is None:
+            entering = np.concatenate([logs[reference.layout[name]].ravel() for name in into]).mean()
+            size = (logs[reference.layout["out.weight"]].mean() - entering) / 2
+        for names, mean in [(into, -size), (["weight_hh_l0"], 0.0), (["out.weight"], size)]:
+            for index in (reference.layout[name] for name in names):
+                logs[index] += mean - logs[index].mean()
+        p = p - 0.05 * reference.gradient(p) * np.exp(2 * logs)
+    return p
+
+
 def clipped(reference, p):
     for _ in range(STEPS):
         root = np.sqrt(reference.metric(p, 0.0, reference.network.kappa1(p)))
@@ -143,6 +159,7 @@ ROWS = {
     "the paper's rule": (paper, lambda m: PathSGD(m, 0.01, metric="paper")),
     "both terms": (both_terms, lambda m: PathSGD(m, 0.01, metric="paper", terms="both")),
     "path flow": (flow, lambda m: PathSGD(m, 0.05, metric="relative", clip=None, growth=None)),
+    "absolute units": (absolute, lambda m: PathSGD(m, 0.05, clip=None, growth=None)),
     "clip and decay": (clipped, lambda m: PathSGD(m, 0.05, metric=Metric(0), clip=0.02, weight_decay=0.1, growth=None)),
     "momentum": (momentum, lambda m: PathSGD(m, 0.01, momentum=0.9, metric=Metric(0.5), clip=None, growth=None)),
     "nesterov": (

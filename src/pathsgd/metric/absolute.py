@@ -89,15 +89,22 @@ def log_sizes(
     return {name: numbers.get(start, 0.0) - numbers.get(end, 0.0) for name, (start, end) in ways.items()}
 
 
-def all_flow(whitenings: Mapping[str, WhiteningOf], measured: Measure) -> bool:
-    """Whether some path with weight uses every measured parameter; not so behind a head of zeros, before it moves."""
-    return all(_largest(whitenings[name]) > 0 for name in measured.kappa if measured.is_free(name))
+def is_blocked(whitenings: Mapping[str, WhiteningOf], measured: Measure, parameters: Mapping[str, Tensor]) -> bool:
+    """Whether parameters that are zero keep paths from others, as a head of zeros does before it moves.
+
+    A parameter that no path would use in any case (one direction of a layer that is read at its last step) blocks
+    nothing.
+    """
+    free = [name for name in measured.kappa if measured.is_free(name)]
+    used = {name: _any(whitenings[name]) for name in free}
+    return not all(used.values()) and any(used[name] and not _any(parameters[name]) for name in free)
 
 
-def _largest(values: WhiteningOf) -> float:
+def _any(values: WhiteningOf) -> bool:
+    """Whether some entry is not zero."""
     if isinstance(values, Outer):
-        return _largest(values.rows) * _largest(values.columns)
-    return float(values.detach().amax())
+        return _any(values.rows) and _any(values.columns)
+    return bool(values.detach().any())
 
 
 def mean_log(values: WhiteningOf) -> float:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pathsgd._native import Outer, dense
-from pathsgd.metric.absolute import all_flow, log_sizes, resized
+from pathsgd.metric.absolute import is_blocked, log_sizes, resized
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Geometry, Measure
 from pathsgd.metric.gradients import refuse_unfit
@@ -164,8 +164,8 @@ class Refresh:
     ) -> dict[str, float]:
         """The sizes that the metric of each parameter keeps from its first measurement.
 
-        As long as no path with weight uses some parameter, its size cannot be told, and what the others have now would
-        not fit it later: sizes then serve for this measurement only.
+        Behind a parameter that is zero the size of others cannot be told, and what the rest has now would not fit them
+        later: sizes then serve for this measurement only.
         """
         states = {
             name: state
@@ -177,7 +177,7 @@ class Refresh:
         if measured.log_gamma_sq == -math.inf or len(kept) == len(states):
             return kept
         sizes = {name: size for name, size in log_sizes(whitened, measured, parameters).items() if name in states}
-        if all_flow(whitened, measured):
+        if not is_blocked(whitened, measured, parameters):
             for name, size in sizes.items():
                 states[name].setdefault("log_size", size)
         return {**sizes, **kept}

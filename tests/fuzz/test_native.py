@@ -14,8 +14,8 @@ from support.harness import COMPILER, SANITIZERS, build_harness, check, run
 
 EACH = 25
 OPERATIONS = [
-    "rnn", "squared", "squared_products", "squares", "narrow", "row_lengths", "spectral_norm", "follow_directions",
-    "update", "cross_entropy",
+    "rnn", "squared", "squared_products", "squares", "narrow", "row_lengths", "mean_log", "spectral_norm",
+    "follow_directions", "update", "cross_entropy",
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@
 #include "cross_entropy.h"
 #include "entry.h"
 #include "follow_directions.h"
+#include "mean_log.h"
 #include "narrow.h"
 #include "plain_sums.h"
 #include "rnn.h"
@@ -38,6 +39,8 @@ OVERLOADS(row_lengths, RowLengthsCall)
 DECLARE(squares, SquaresCall, float)
 DECLARE(squares, SquaresCall, double)
 DECLARE(narrow, NarrowCall, float)
+DECLARE(mean_log, MeanLogCall, float)
+DECLARE(mean_log, MeanLogCall, double)
 OVERLOADS(square_sums, UpdateCall)
 OVERLOADS(moments, UpdateCall)
 OVERLOADS(direction, UpdateCall)
@@ -319,6 +322,18 @@ void run_row_lengths(long rows, long columns) {
 }
 
 template <class F>
+void run_mean_log(long count, bool zero, int (*mean_log)(pathsgd::MeanLogCall<F>*)) {
+  auto x = random<F>(count);
+  for (F& value : x) value = std::exp(40 * std::abs(value) - 20);
+  if (zero) x[count / 2] = 0;
+  double expected = 0;
+  for (F value : x) expected += std::log(double(value)) / count;
+  pathsgd::MeanLogCall<F> call{count, 3, x.data(), 0};
+  failures += mean_log(&call);
+  failures += zero ? call.mean != -INFINITY : !(std::abs(call.mean - expected) < 1e-12 * (1 + std::abs(expected)));
+}
+
+template <class F>
 void run_short(long rows, long columns, double factor, int (*squares)(pathsgd::SquaresCall<F>*)) {
   run_squares<F>(rows * columns, squares);
   run_narrow(rows * columns, factor);
@@ -547,6 +562,11 @@ void run_known() {
       run_short<double>(s[1], s[2], 0.125, pathsgd_squares_double);
     }
     run_short<float>(260, 600, 0, pathsgd_squares_float);  // large enough for threads
+    for (long count : {1, 7, 8, 9, 8001, 140000})
+      for (bool zero : {false, true}) {
+        run_mean_log<float>(count, zero, pathsgd_mean_log_float);
+        run_mean_log<double>(count, zero, pathsgd_mean_log_double);
+      }
   }
 }
 
@@ -564,6 +584,7 @@ void run_one(const std::string& operation, unsigned seed, long a, long b, long c
   else if (operation == "squares") run_squares<float>(b * c, pathsgd_squares_float);
   else if (operation == "narrow") run_narrow(b * c, option(1) ? 0.25 : 0.0);
   else if (operation == "row_lengths") run_row_lengths<F>(b, c);
+  else if (operation == "mean_log") run_mean_log<float>(b * c * d, option(1), pathsgd_mean_log_float);
   else if (operation == "whiten") run_whiten(b, c, 1 + c / 3);
   else if (operation == "follow_directions") run_follow_directions(c, d, option(1));
   else if (operation == "update") run_update(b, c, d % 5, option(1), option(2));

@@ -87,6 +87,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], list[Callable[[], Tensor]]]] = {
     "cross_entropy": (cross_entropy, [rand(3, 5), rand(4, 5), rand(4)]),
     "squared_sequences": (lambda *t: _native.squared_sequences(*t, 6, True, 0.7), [rand(4, 4), rand(4), rand(4)]),
     "squared_products": (_native.squared_products, [rand(3, 4), rand(4, dtype=double), rand(3, dtype=double)]),
+    "mean_log": (_native.mean_log, [lambda: rand(3, 4)().abs() + 0.1]),
     "squares": (_native.squares, [rand(3, 4)]),
     "narrow": (_native.narrow, [rand(3, 4, dtype=double)]),
     "row_lengths": (_native.row_lengths, [rand(3, 4)] * 2),

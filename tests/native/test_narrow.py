@@ -1,4 +1,4 @@
-"""Squares, numbers made shorter, lengths of rows: each with its range or zeros, against plain Python."""
+"""Squares, numbers made shorter, lengths of rows and means of logarithms, against plain Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pathsgd._native import narrow, row_lengths, squares
+from pathsgd._native import mean_log, narrow, row_lengths, squares
 
 TINY = torch.finfo(torch.float32).tiny
 quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -89,3 +89,35 @@ def test_row_lengths(kernel: str, rows: int, columns: int, dtype: torch.dtype, z
 def test_row_lengths_of_a_metric_that_is_the_same_everywhere(kernel: str) -> None:
     p = torch.randn(3, 4)
     torch.testing.assert_close(row_lengths(p, torch.full((1, 1), 2.0)), p.double().square().sum(1) / 4)
+
+
+@quick
+@given(
+    count=st.one_of(st.integers(1, 40), st.sampled_from([7999, 8000, 8001, 20003])),
+    low=st.integers(-37, 30),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_mean_log(kernel: str, count: int, low: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(count)
+    x = drawn(count, low, low + 7, zeros=False).to(dtype)
+    expected = math.fsum(math.log(v) for v in x.tolist()) / count
+    assert mean_log(x) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("odd", [0.0, math.inf, -1.0, math.nan, 5e-324])
+def test_mean_log_of_odd_numbers(kernel: str, odd: float) -> None:
+    x = torch.ones(9000, dtype=torch.float64)
+    x[8999] = odd
+    found = mean_log(x)
+    if odd == 5e-324:  # a kernel may flush it
+        assert found < 0
+    elif odd == 0 or odd == math.inf:
+        assert found == (-math.inf if odd == 0 else math.inf)
+    else:
+        assert math.isnan(found)
+
+
+def test_mean_log_on_two_threads_and_of_nothing(kernel: str, two_threads: None) -> None:
+    x = torch.rand(300_001) + 0.1
+    assert mean_log(x) == pytest.approx(float(x.double().log().mean()), rel=1e-12)
+    assert math.isnan(mean_log(torch.zeros(0)))

@@ -10,6 +10,7 @@ from pathsgd._native.operands import ADAM, GRADIENT, MOMENTUM, NESTEROV, Operand
 from pathsgd._native.operations.correct_direction import correct_direction
 from pathsgd._native.operations.cross_entropy import can_compute_cross_entropy, cross_entropy
 from pathsgd._native.operations.follow_directions import follow_directions
+from pathsgd._native.operations.mean_log import mean_log
 from pathsgd._native.operations.narrow import narrow
 from pathsgd._native.operations.plain_sums import PlainSums, plain_sums
 from pathsgd._native.operations.recurrent_gradient import recurrent_gradient
@@ -46,6 +47,7 @@ __all__ = [
     "dense",
     "follow_directions",
     "load",
+    "mean_log",
     "narrow",
     "plain_sums",
     "recurrent_gradient",

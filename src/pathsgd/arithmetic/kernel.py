@@ -121,6 +121,7 @@ class _Passage:
     def _derivatives(self, y_bar: Tensor, into: bool, wanted: bool) -> tuple[Tensor | None, Tensor | None]:
         sources = [end for end, asked in zip(self.ends, (into, wanted)) if asked]
         found = iter(torch.autograd.grad(self.through, sources, y_bar)) if sources else iter(())
+        del self.ends, self.through  # W^2 is as large as W, and the nets' other layers have theirs
         return next(found) if into else None, next(found) if wanted else None
 
     def _is_certain(self, least: float, largest: float, result: Tensor) -> bool:

@@ -390,9 +390,9 @@ def _number(
     for name, sides in resolved.items():
         for side in sides:
             values, first = np.unique(side.numpy().reshape(-1), return_index=True)
-            for row in sorted(first[numbers[values].numpy() < 0].tolist()):
-                numbers[side.reshape(-1)[row]] = len(names) + 1
-                names.append(f"{name}[{row}]")
+            rows = np.sort(first[numbers[values].numpy() < 0])
+            numbers[side.reshape(-1)[rows]] = torch.arange(len(names) + 1, len(names) + 1 + len(rows))
+            names.extend(f"{name}[{row}]" for row in rows.tolist())
     edges = {n: Edges(numbers[out], numbers[into]) for n, (out, into) in resolved.items()}
     scale_free = _scale_free(edges, numbers[table[torch.cat(normalised)]]) if normalised else {}
     return NodeSpaces(len(names), edges, names, scale_free=scale_free), numbers.clamp(min=FIXED)[table]

@@ -183,8 +183,9 @@ class Geometry:
     ) -> Measure:
         """The geometry at the current weights.
 
-        exact: in float64. Otherwise a plain recurrent net in float32 is measured in float32 where its result can be
-        vouched for, to about 1e-5 of each entry (`closed_form.kappa`): enough for a step, and several times faster.
+        exact: in float64. Otherwise a plain recurrent net in float32, and kernels of convolutions, are measured in
+        float32 where the result can be vouched for, to about 1e-5 of each entry (`closed_form.kappa`,
+        `arithmetic.kernel`): enough for a step, and several times faster.
         Of other nets only what a step needs is measured then: nothing of what is frozen and far from what moves.
         root: `next_root` of the last measurement, which saves a plain recurrent net a power iteration.
         parameters: the model's, by name, where somebody has looked them up already.

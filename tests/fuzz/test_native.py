@@ -13,7 +13,10 @@ from support.fuzz import CASES, fuzzed
 from support.harness import COMPILER, SANITIZERS, build_harness, check, run
 
 EACH = 25
-OPERATIONS = ["rnn", "squared", "squared_products", "spectral_norm", "follow_directions", "update", "cross_entropy"]
+OPERATIONS = [
+    "rnn", "squared", "squared_products", "squares", "narrow", "row_lengths", "mean_log", "spectral_norm",
+    "follow_directions", "update", "cross_entropy",
+]  # fmt: skip
 
 
 @st.composite

@@ -147,7 +147,8 @@ class Refresh:
         log_unit = first["log_unit"] if self.counts_from_start else 0.0
         whitened = whitenings(measured, parameters, self.metric, log_unit=log_unit, last=self._last)
         if isinstance(self.metric, Metric) and self.metric.absolute:
-            whitened = resized(whitened, self._log_sizes(parts, whitened, measured, parameters))
+            sizes = self._log_sizes(parts, whitened, measured, parameters)
+            whitened = resized(whitened, sizes, in_place=True)
         for part in parts:
             self._set(part, whitened, measured, parameters)
         # Of what is spread over processes only this one's part is kept.

@@ -5,16 +5,18 @@ paper-rule-to-the-end, -map      the paper's own rule
 paper-rule-constants             measured anew, without records
 NAME                             the tables of an experiment
 compare-TABLE                    one kind of table of the comparison
+growth-lengths                   the adding problem at full length, as far as it has been run
 runs-FOLDER                      every method in a folder of results
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pathsgd.lab.experiments import EXPERIMENTS, adding, compare_tables
+from pathsgd.lab.experiments import EXPERIMENTS, adding, compare_tables, growth
 from pathsgd.lab.experiments.every_cell import every_cell
 from pathsgd.lab.experiments.paper_rule import constants_table, end_table, is_map, map_tables
 from pathsgd.lab.report.markdown import markdown
@@ -33,6 +35,7 @@ def page_tables(results: Path) -> dict[str, Callable[[], str]]:
         "paper-rule-to-the-end": lambda: markdown(end_table(_filed(results, "paper-rule"))),
         "paper-rule-map": lambda: _map(_filed(results, "paper-rule")),
         "paper-rule-constants": lambda: markdown(constants_table()),
+        "growth-lengths": lambda: _lengths(_filed(results, "growth")),
         "runs-adding-table": lambda: _timed(_filed(results, "adding")),
     }
     found |= {name: partial(_experiment, results, name) for name in EXPERIMENTS}
@@ -58,6 +61,12 @@ def _timed(filed: Sequence[Filed]) -> str:
     chosen = [f for f in filed if adding.part(f.record.spec) == "table"]
     lengths = sorted({f.record.spec.task.length for f in chosen})
     return titled([adding.paper_table(length, chosen) for length in lengths])
+
+
+def _lengths(filed: Sequence[Filed]) -> str:
+    table = growth.lengths_table([f.record for f in filed])
+    run = tuple(row for row in table.rows if any(entry.records for entry in row))
+    return markdown(replace(table, rows=run))
 
 
 def _experiment(results: Path, name: str) -> str:

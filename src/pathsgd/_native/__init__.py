@@ -18,7 +18,7 @@ from pathsgd._native.operations.spectral_norm import spectral_norm
 from pathsgd._native.operations.squared_products import squared_products
 from pathsgd._native.operations.squared_sequences import squared_sequences
 from pathsgd._native.operations.update import Update
-from pathsgd._native.operations.whiten import Lines, Outer, Whitening, dense, whiten
+from pathsgd._native.operations.whiten import Lines, Outer, Whiten, Whitening, dense, whiten, whiten_and_keep
 
 __all__ = [
     "ADAM",
@@ -35,6 +35,7 @@ __all__ = [
     "PlainSums",
     "Update",
     "UpdateRule",
+    "Whiten",
     "Whitening",
     "can_compute_cross_entropy",
     "compute_dtype",
@@ -52,4 +53,5 @@ __all__ = [
     "squared_sequences",
     "walk",
     "whiten",
+    "whiten_and_keep",
 ]

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from pathsgd._native import Outer, dense
+from pathsgd._native import Outer
 from pathsgd.metric.geometry import Measure
 
 _ROWS = 64
@@ -26,16 +26,23 @@ _ROWS = 64
 
 def held_back(
     whitenings: Mapping[str, Tensor | Outer], measured: Measure, parameters: Mapping[str, Tensor]
-) -> Iterator[tuple[str, Tensor]]:
-    """1/sqrt(K) of the biases, bounded; none where gradients are missing."""
+) -> Iterator[tuple[str, Tensor | float]]:
+    """What bounds 1/sqrt(K) of the biases, a factor each; none where gradients are missing."""
     for bias, weight in measured.spaces.biases.items():
         if bias not in measured.kappa or weight not in measured.kappa:
             continue
         lengths = [_length(parameters[name], whitenings[name]) for name in (weight, bias)]
         if lengths[0] is not None and lengths[1] is not None:
-            ratio = (lengths[0] / lengths[1]).nan_to_num(1.0, 1.0).clamp(max=1.0)
-            # Where the weights get nothing at all (an input of zeros), only the bias can learn.
-            yield bias, dense(whitenings[bias]) * torch.where(lengths[0] > 0, ratio, 1.0)
+            yield bias, _factor(*lengths)
+
+
+def _factor(of_weight: Tensor, of_bias: Tensor) -> Tensor | float:
+    """min(1, of_weight / of_bias). Where the weights get nothing (an input of zeros), only the bias can learn: 1."""
+    if of_weight.is_cpu and of_bias.is_cpu:  # elsewhere to look would mean to wait
+        weight, bias = float(of_weight), float(of_bias)
+        return weight / bias if 0 < weight < bias else 1.0
+    ratio = (of_weight / of_bias).nan_to_num(1.0, 1.0).clamp(max=1.0)
+    return torch.where(of_weight > 0, ratio, 1.0)
 
 
 def _length(p: Tensor, whitening: Tensor | Outer) -> Tensor | None:

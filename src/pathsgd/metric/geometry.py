@@ -166,10 +166,12 @@ class Geometry:
         """The model's parameters as they are now, by name."""
         return self.structures.parameters()
 
-    def structure(self, inputs: Sequence[Any] | Call, dice: Dice | None = None) -> Structure:
+    def structure(
+        self, inputs: Sequence[Any] | Call, dice: Dice | None = None, parameters: dict[str, Tensor] | None = None
+    ) -> Structure:
         """What is known of the forward pass on these inputs, whatever the weights."""
         call = inputs if isinstance(inputs, Call) else call_of(self.model, inputs)
-        return self.structures.find(call, self.parameters(), dice)
+        return self.structures.find(call, self.parameters() if parameters is None else parameters, dice)
 
     def measure(
         self,
@@ -193,7 +195,7 @@ class Geometry:
         dice: the state of the random generators before the forward pass that is meant.
         """
         parameters = self.parameters() if parameters is None else parameters
-        known = self.structure(inputs, dice)
+        known = self.structure(inputs, dice, parameters)
         if known.plain is None:
             frozen = None if exact or terms == "both" else known.frozen(parameters)
             bare = () if exact else [n for n in known.bare if _is_plain(parameters[n])]

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from pathsgd import _native
-from pathsgd._native import Outer, Whitening, compute_dtype, dense
+from pathsgd._native import Outer, Whiten, Whitening, compute_dtype, dense
 from pathsgd.metric.biases import held_back
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Measure
+from pathsgd.passes.nodes import NodeSpaces
 
 LEAST_FLOW = 1e-1
 """Lower bound on path flow, in shares of what a unit of its layer has on average.
@@ -35,6 +36,7 @@ are rescaled, so neither does what is computed with the bound.
 """
 WhiteningOf = Tensor | Outer
 """1/sqrt(K) of one parameter: broadcastable to its shape, or an outer product that is."""
+_CPU = torch.device("cpu")
 _LARGEST = 1e150
 """Upper bound on 1/sqrt(K) in float64: its square is finite."""
 
@@ -158,7 +160,7 @@ def whitenings(
     log_unit: float = 0.0,
     dtype: torch.dtype | None = None,
     last: Mapping[str, WhiteningOf] | None = None,
-) -> dict[str, WhiteningOf]:
+) -> Whitenings:
     """1/sqrt(K) of every parameter, broadcastable to its shape; of the relative metric where `metric` is absolute.
 
     Zero where a path has no weight, and never infinite: inf * 0 would be no step. Kept at size 1 where it is constant.
@@ -167,11 +169,87 @@ def whitenings(
     dtype: of the results; None for what each parameter's step is computed in.
     last: an earlier result that nobody needs any more; it is written over where it fits.
     """
-    last = last or {}
     is_paper = isinstance(metric, PaperMetric)
     scale = math.exp(min(log_unit - measured.log_scale, 709.0)) if is_paper else 1.0  # e^709: the largest in float64
     sides = None if isinstance(metric, PaperMetric) else _Sides.of(measured, parameters, metric.rho)
-    result: dict[str, WhiteningOf] = {}
+    prepared = last.prepared if isinstance(last, Whitenings) else None
+    made = prepared.again(measured, parameters, dtype, sides, scale) if prepared is not None else None
+    if made is None:
+        made = _whiten(measured, parameters, dtype, sides, scale, last or {}, is_paper=is_paper)
+    if not is_paper and not measured.flow:  # a plain recurrent net's path sums are those of a few layers
+        for bias, factor in held_back(made, measured, parameters):
+            if isinstance(factor, float) and factor == 1:
+                continue
+            root, is_own = made[bias], made.prepared is not None and bias in made.prepared.names
+            # In place, so that what works on the tensor finds it where it was; a constant is kept for the next time.
+            made[bias] = root.mul_(factor) if is_own and isinstance(root, Tensor) else dense(root) * factor
+    return made
+
+
+class Whitenings(dict[str, WhiteningOf]):
+    """1/sqrt(K) by name, and what was prepared to make them."""
+
+    prepared: _Prepared | None = None
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A call that makes the whitenings of the same parameters of the same net again.
+
+    results: the whitenings that it writes over, by name, and those that are constant.
+    names: of the parameters that it whitens.
+    kinds: shapes and dtypes of all parameters.
+    shapes: of kappa, of all parameters that have one.
+    """
+
+    spaces: NodeSpaces
+    dtype: torch.dtype | None
+    call: Whiten
+    names: list[str]
+    results: dict[str, WhiteningOf]
+    kinds: list[tuple[str, torch.Size, torch.dtype]]
+    shapes: dict[str, torch.Size]
+
+    def again(
+        self,
+        measured: Measure,
+        parameters: Mapping[str, Tensor],
+        dtype: torch.dtype | None,
+        sides: _Sides | None,
+        scale: float,
+    ) -> Whitenings | None:
+        """The whitenings at another point; None where more than numbers has changed."""
+        if measured.spaces is not self.spaces or dtype is not self.dtype or (sides is not None and sides.shares):
+            return None
+        if _kinds(parameters) != self.kinds or _shapes(measured) != self.shapes:
+            return None
+        ends = None if sides is None else sides.for_all(_CPU)
+        if not self.call.serves([measured.kappa[name] for name in self.names], ends) or self.call.run(ends, scale):
+            return None
+        made = Whitenings(self.results)
+        made.prepared = self
+        return made
+
+
+def _kinds(parameters: Mapping[str, Tensor]) -> list[tuple[str, torch.Size, torch.dtype]]:
+    return [(name, p.shape, p.dtype) for name, p in parameters.items()]
+
+
+def _shapes(measured: Measure) -> dict[str, torch.Size]:
+    return {name: kappa.shape for name, kappa in measured.kappa.items()}
+
+
+def _whiten(
+    measured: Measure,
+    parameters: Mapping[str, Tensor],
+    dtype: torch.dtype | None,
+    sides: _Sides | None,
+    scale: float,
+    last: Mapping[str, WhiteningOf],
+    *,
+    is_paper: bool,
+) -> Whitenings:
+    result = Whitenings()
     together: dict[tuple[torch.dtype, torch.device], list[str]] = {}
     for name, p in parameters.items():
         to_dtype = dtype or compute_dtype(p.dtype)
@@ -182,10 +260,12 @@ def whitenings(
     for (to_dtype, device), names in together.items():
         wanted = [_wanted(measured, name, parameters[name].shape, device, last.get(name), sides) for name in names]
         here = None if sides is None else sides.for_all(device)
-        for name, root in zip(names, _native.whiten(wanted, here, scale, to_dtype)):
+        roots, call = _native.whiten_and_keep(wanted, here, scale, to_dtype)
+        for name, root in zip(names, roots):
             result[name] = _as_parameter(root, parameters[name].shape, last.get(name))
-    if not is_paper and not measured.flow:  # a plain recurrent net's path sums are those of a few layers
-        result.update(held_back(result, measured, parameters))
+        if call is not None and len(together) == 1:
+            kinds, shapes = _kinds(parameters), _shapes(measured)
+            result.prepared = _Prepared(measured.spaces, dtype, call, names, dict(result), kinds, shapes)
     return result
 
 

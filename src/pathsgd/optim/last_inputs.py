@@ -88,8 +88,8 @@ class LastInputs:
 
     def learn_from(self, structures: Structures) -> None:
         """Hold from now on what its recordings have shown to be needed."""
-        self.structural, self.watches_dice = structures.structural, structures.throws_dice
-        if not self._is_example and self._call is not None:
+        known, self.structural, self.watches_dice = self.structural, structures.structural, structures.throws_dice
+        if known != self.structural and not self._is_example and self._call is not None:
             self._call = self._without_data(self._call)
 
     def get(self) -> Call:

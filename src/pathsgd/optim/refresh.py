@@ -217,8 +217,10 @@ class Refresh:
 def _put(whitening: WhiteningOf, p: Tensor, state: dict[str, Any]) -> None:
     """Put 1/sqrt(K) into a state, unless it was written over the one that is there."""
     rows, columns = (whitening.rows, whitening.columns) if isinstance(whitening, Outer) else (whitening, None)
-    rows = rows if rows.shape == p.shape else rows.expand(p.shape)
     known, known_columns = state.get("whitening"), state.get("whitening_columns")
+    if known is rows and columns is known_columns:
+        return
+    rows = rows if rows.shape == p.shape else rows.expand(p.shape)
     same = known is not None and known.shape == rows.shape and known.stride() == rows.stride()
     if known is None or not same or not p.is_cpu or known.data_ptr() != rows.data_ptr():
         state["whitening"] = rows

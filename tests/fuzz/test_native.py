@@ -13,7 +13,16 @@ from support.fuzz import CASES, fuzzed
 from support.harness import COMPILER, SANITIZERS, build_harness, check, run
 
 EACH = 25
-OPERATIONS = ["rnn", "squared", "squared_products", "spectral_norm", "follow_directions", "update", "cross_entropy"]
+OPERATIONS = [
+    "rnn",
+    "squared",
+    "squared_products",
+    "linear_sweep",
+    "spectral_norm",
+    "follow_directions",
+    "update",
+    "cross_entropy",
+]
 
 
 @st.composite

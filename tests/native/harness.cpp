@@ -11,6 +11,7 @@
 #include "cross_entropy.h"
 #include "entry.h"
 #include "follow_directions.h"
+#include "linear_sweep.h"
 #include "plain_sums.h"
 #include "rnn.h"
 #include "spectral_norm.h"
@@ -31,6 +32,7 @@ OVERLOADS(rnn_forward, RnnForwardCall)
 OVERLOADS(rnn_backward, RnnBackwardCall)
 OVERLOADS(recurrent_gradient, RecurrentGradientCall)
 OVERLOADS(squared_products, SquaredProductsCall)
+OVERLOADS(linear_sweep, LinearSweepCall)
 OVERLOADS(square_sums, UpdateCall)
 OVERLOADS(moments, UpdateCall)
 OVERLOADS(direction, UpdateCall)
@@ -250,6 +252,33 @@ void run_plain_sums(Kernel sequences, Sums sums, long steps, long hidden, bool e
   expect_same("recurrent over gamma^2", got, recurrent);
 }
 
+template <class F>
+void run_linear_sweep(long steps, long rows, long hidden, bool transposed, bool backwards, bool from_zero, bool plain) {
+  const long size = rows * hidden;
+  auto a = random<F>(hidden * hidden);
+  for (F& value : a) value /= F(hidden);  // so that nothing grows beyond what plain loops round alike
+  const auto u = random<F>(steps * size), start = random<F>(size);
+  const auto ratios = random<double>(steps);
+  vector<double> m(steps * size);
+  for (long step = 0; step < steps; step++) {
+    const long t = backwards ? steps - 1 - step : step, before = backwards ? t + 1 : t - 1;
+    for (long row = 0; row < rows; row++)
+      for (long n = 0; n < hidden; n++) {
+        double sum = 0;
+        for (long k = 0; k < hidden; k++) {
+          const double state = step ? m[before * size + row * hidden + k] : from_zero ? 0.0 : start[row * hidden + k];
+          sum += a[transposed ? k * hidden + n : n * hidden + k] * state;
+        }
+        m[t * size + row * hidden + n] = (plain ? 1.0 : ratios[t]) * sum + u[t * size + row * hidden + n];
+      }
+  }
+  vector<F> got(steps * size);
+  failures += linear_sweep(pathsgd::LinearSweepCall<F>{steps, rows, hidden, transposed, backwards, a.data(), u.data(),
+                                                       from_zero ? nullptr : start.data(),
+                                                       plain ? nullptr : ratios.data(), got.data()});
+  expect_same("sweep", got, m);
+}
+
 void run_squared_products(long rows, long columns) {
   const auto w = random<float>(rows * columns);
   vector<double> x = random<double>(columns), y = random<double>(rows), into(rows), out(columns);
@@ -457,6 +486,10 @@ void run_known() {
       }
     for (const auto& s : shapes) {
       run_squared_products(s[1], s[2]);
+      for (int bits = 0; bits < 16; bits++) {
+        run_linear_sweep<float>(s[0], s[1], s[2], bits & 1, bits & 2, bits & 4, bits & 8);
+        run_linear_sweep<double>(s[0], s[3], s[2], bits & 1, bits & 2, bits & 4, bits & 8);
+      }
       run_spectral_norm(s[1], s[2]);
       run_whiten(s[1], s[2], 1 + s[2] / 3);
       for (long count : {1, 6, 7})
@@ -492,6 +525,7 @@ void run_one(const std::string& operation, unsigned seed, long a, long b, long c
   if (operation == "rnn")
     run<F>({a, b, c, d, option(1), option(2), option(3), option(4), option(5), option(6), option(7), option(8), option(9)});
   else if (operation == "squared") run_all_squared<F>(a, c, option(1), option(2));
+  else if (operation == "linear_sweep") run_linear_sweep<F>(a, b, c, option(1), option(2), option(3), option(4));
   else if (operation == "squared_products") run_squared_products(b, c);
   else if (operation == "spectral_norm") run_spectral_norm(b, c);
   else if (operation == "whiten") run_whiten(b, c, 1 + c / 3);

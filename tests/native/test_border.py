@@ -87,6 +87,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], list[Callable[[], Tensor]]]] = {
     "cross_entropy": (cross_entropy, [rand(3, 5), rand(4, 5), rand(4)]),
     "squared_sequences": (lambda *t: _native.squared_sequences(*t, 6, True, 0.7), [rand(4, 4), rand(4), rand(4)]),
     "squared_products": (_native.squared_products, [rand(3, 4), rand(4, dtype=double), rand(3, dtype=double)]),
+    "linear_sweep": (_native.linear_sweep, [rand(4, 4), rand(3, 2, 4), rand(2, 4), rand(3, dtype=double)]),
     "plain_sums": (plain_sums, [rand(4, 3), rand(4, 4), rand(4), rand(4), rand(2, 4), rand(2)]),
     "spectral_norm": (lambda m, v: _native.spectral_norm(m, v, 3), [rand(4, 3), rand(3)]),
     "whiten": (whiten, [rand(3, 4), rand(5, dtype=double), rand(5, dtype=double)]),
@@ -163,7 +164,7 @@ def test_others_do_not(name: str, argument: int, kind: str, called: list[str]) -
     assert not set(called) - own
 
 
-@pytest.mark.parametrize("name", ["spectral_norm", "squared_products", "whiten", "squared_sequences"])
+@pytest.mark.parametrize("name", ["spectral_norm", "squared_products", "whiten", "squared_sequences", "linear_sweep"])
 def test_wrappers_of_transforms_do_not(name: str, called: list[str]) -> None:
     first, *others = given(name)
     with contextlib.suppress(RuntimeError):  # vmap has no items and no out=

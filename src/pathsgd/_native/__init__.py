@@ -10,6 +10,7 @@ from pathsgd._native.operands import ADAM, GRADIENT, MOMENTUM, NESTEROV, Operand
 from pathsgd._native.operations.correct_direction import correct_direction
 from pathsgd._native.operations.cross_entropy import can_compute_cross_entropy, cross_entropy
 from pathsgd._native.operations.follow_directions import follow_directions
+from pathsgd._native.operations.linear_sweep import linear_sweep
 from pathsgd._native.operations.plain_sums import PlainSums, plain_sums
 from pathsgd._native.operations.recurrent_gradient import recurrent_gradient
 from pathsgd._native.operations.rnn_backward import Gradients, Needs, rnn_backward
@@ -43,6 +44,7 @@ __all__ = [
     "cross_entropy",
     "dense",
     "follow_directions",
+    "linear_sweep",
     "load",
     "plain_sums",
     "recurrent_gradient",

@@ -31,9 +31,9 @@ def held_back(
     for bias, weight in measured.spaces.biases.items():
         if bias not in measured.kappa or weight not in measured.kappa:
             continue
-        lengths = [_length(parameters[name], whitenings[name]) for name in (weight, bias)]
-        if lengths[0] is not None and lengths[1] is not None:
-            yield bias, _factor(*lengths)
+        of_weight, of_bias = (_length(parameters[name], whitenings[name]) for name in (weight, bias))
+        if of_weight is not None and of_bias is not None:
+            yield bias, _factor(of_weight, of_bias)
 
 
 def _factor(of_weight: Tensor, of_bias: Tensor) -> Tensor | float:

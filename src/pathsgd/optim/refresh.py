@@ -145,7 +145,9 @@ class Refresh:
         if self.counts_from_start and first.get("log_unit") is None:
             first["log_unit"] = measured.log_scale
         log_unit = first["log_unit"] if self.counts_from_start else 0.0
-        whitened = whitenings(measured, parameters, self.metric, log_unit=log_unit, last=self._last)
+        whitened: dict[str, WhiteningOf] = whitenings(
+            measured, parameters, self.metric, log_unit=log_unit, last=self._last
+        )
         if isinstance(self.metric, Metric) and self.metric.absolute:
             whitened = resized(whitened, self._log_sizes(parts, whitened, measured, parameters))
         for part in parts:

@@ -44,7 +44,7 @@ class PlainKappa:
 
 
 # Rounding errors add up from step to step; measured, float32 keeps to 1e-5 of each entry for this many.
-_FLOAT32_STEPS = 1024
+FLOAT32_STEPS = 1024
 
 
 def kappa1(
@@ -60,7 +60,7 @@ def kappa1(
     if root is None:
         root = max(1.0, perron_root(w_rec.detach().double().square()))
     sums = None
-    if not exact and w_rec.dtype == torch.float32 and net.steps <= _FLOAT32_STEPS:
+    if not exact and w_rec.dtype == torch.float32 and net.steps <= FLOAT32_STEPS:
         sums = relative_sums(net, parameters, embedded, root, torch.float32)
     if sums is None or not is_certain(sums):
         sums = relative_sums(net, parameters, embedded, root, torch.float64)

@@ -176,7 +176,7 @@ def whitenings(
     made = prepared.again(measured, parameters, dtype, sides, scale) if prepared is not None else None
     if made is None:
         made = _whiten(measured, parameters, dtype, sides, scale, last or {}, is_paper=is_paper)
-    if not is_paper and not measured.flow:  # a plain recurrent net's path sums are those of a few layers
+    if not is_paper and not measured.is_plain:
         for bias, factor in held_back(made, measured, parameters):
             if isinstance(factor, float) and factor == 1:
                 continue

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -48,6 +49,7 @@ class StackKappa:
     also: Sequence[float] = ()
 
 
+@torch.no_grad()
 def kappa1(net: StackNet, parameters: Mapping[str, Tensor], root: float | None = None) -> StackKappa | None:
     """kappa1 / gamma^2 of every parameter, constant dimensions at size 1; None where numbers leave float64's range.
 
@@ -137,14 +139,14 @@ class _Passes:
         for layer in self.net.layers:
             sides = []
             for direction, cell in enumerate(layer):
-                w_in = self.squares[cell.w_in]
-                bias = sum(self.squares[name] for name in cell.biases)
+                w_in, biases = self.squares[cell.w_in], [self.squares[name] for name in cell.biases]
                 if not states:
-                    u = torch.outer(self.fade, (w_in.sum(1) if embedded is None else w_in @ embedded) + bias)
+                    same = w_in.sum(1) if embedded is None else w_in @ embedded
+                    u = torch.outer(self.fade, reduce(torch.add, biases, same))
                 else:
                     u = states[-1] @ w_in.t()
-                    if isinstance(bias, Tensor):
-                        u.addr_(self.fade, bias)
+                    if biases:
+                        u.addr_(self.fade, reduce(torch.add, biases))
                 sides.append(self._swept(cell, u, backwards=direction == 1))
             states.append(sides[0] if len(sides) == 1 else torch.cat(sides, 1))
         return states
@@ -189,7 +191,7 @@ class _Passes:
                     _CellSums(
                         cell,
                         self.fade @ delta,
-                        torch.linalg.vecdot(h, delta, dim=0),
+                        (h * delta).sum(0),
                         recurrent if self.decay == 1 else recurrent.mul_(self.decay),
                         None if below is None else delta.t() @ below,
                     )
@@ -206,9 +208,8 @@ class _Passes:
         taken away has lost nothing. On its way up through the layers a loss may grow by what each layer multiplies by.
         """
         gain = 1.0
-        for layer in self.net.layers[1:]:
-            gain *= max(1.0, *(float(self.squares[c.w_in].sum(1).amax()) for c in layer))
-            gain *= max(1.0, *(float(self.squares[c.w_in].sum(0).amax()) for c in layer))
+        for layer in self.net.layers[1:]:  # no row or column of a matrix has a larger sum than all of it
+            gain *= max(1.0, *(float(self.squares[c.w_in].sum()) for c in layer))
         ends = {0: 0, 1: self.net.steps - 1}  # read where it begins, a direction has not used its matrix
         unused = {c.w_rec for d, c in enumerate(self.net.layers[-1]) if self.net.reads[d] == ends[d]}
         results = [out, *(s.into for s in sums), *(s.w_in for s in sums if s.w_in is not None)]
@@ -244,11 +245,8 @@ class _Passes:
 
 
 def _squares(net: StackNet, parameters: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """The squared weights, all of them in two operations."""
+    """The squared weights, all of them in one operation."""
     others = [name for name in (net.w_out, net.b_out, net.embedding) if name is not None]
     names = [*(n for layer in net.layers for c in layer for n in (c.w_in, c.w_rec, *c.biases)), *others]
-    weights = [parameters[name].detach() for name in names]
-    squares = [torch.empty_like(w, dtype=dtype, memory_format=torch.contiguous_format) for w in weights]
-    torch._foreach_copy_(squares, weights)
-    torch._foreach_mul_(squares, squares)
-    return dict(zip(names, squares))
+    weights = [parameters[name].to(dtype) for name in names]
+    return dict(zip(names, torch._foreach_mul(weights, weights)))

@@ -28,10 +28,13 @@ def held_back(
     whitenings: Mapping[str, Tensor | Outer], measured: Measure, parameters: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Tensor | float]]:
     """What bounds 1/sqrt(K) of the biases, a factor each; none where gradients are missing."""
+    lengths: dict[str, Tensor | None] = {}  # of weights: a recurrent layer has two biases
     for bias, weight in measured.spaces.biases.items():
         if bias not in measured.kappa or weight not in measured.kappa:
             continue
-        of_weight, of_bias = (_length(parameters[name], whitenings[name]) for name in (weight, bias))
+        if weight not in lengths:
+            lengths[weight] = _length(parameters[weight], whitenings[weight])
+        of_weight, of_bias = lengths[weight], _length(parameters[bias], whitenings[bias])
         if of_weight is not None and of_bias is not None:
             yield bias, _factor(of_weight, of_bias)
 

@@ -18,6 +18,7 @@ OPERATIONS = [
     "squared",
     "squared_products",
     "linear_sweep",
+    "flow_sides",
     "spectral_norm",
     "follow_directions",
     "update",

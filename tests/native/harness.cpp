@@ -10,6 +10,7 @@
 #include "correct_direction.h"
 #include "cross_entropy.h"
 #include "entry.h"
+#include "flow_sides.h"
 #include "follow_directions.h"
 #include "linear_sweep.h"
 #include "plain_sums.h"
@@ -39,6 +40,7 @@ OVERLOADS(direction, UpdateCall)
 OVERLOADS(apply, UpdateCall)
 DECLARE(spectral_norm, SpectralNormCall, float)
 DECLARE(whiten, WhitenCall, float)
+DECLARE(flow_sides, FlowSidesCall, double)
 DECLARE(follow_directions, FollowDirectionsCall, float)
 DECLARE(correct_direction, CorrectDirectionCall, float)
 DECLARE(cross_entropy, CrossEntropyCall, float)
@@ -279,6 +281,22 @@ void run_linear_sweep(long steps, long rows, long hidden, bool transposed, bool 
   expect_same("sweep", got, m);
 }
 
+void run_flow_sides(long count, bool is_root) {
+  auto flow = random<double>(count), least = random<double>(count);
+  vector<double> out(count), into(count), expected_out(count), expected_into(count);
+  const double exponent = is_root ? 0.25 : 0.1;
+  for (long i = 0; i < count; i++) {
+    flow[i] = i % 3 ? flow[i] + 1 : 0, least[i] += 1.125;
+    const double bounded = std::max(flow[i], least[i]);
+    expected_into[i] = std::pow(bounded, exponent);
+    expected_out[i] = expected_into[i] * (flow[i] > 0 ? std::sqrt(flow[i] / bounded) : 1.0);
+  }
+  pathsgd::FlowSidesCall<double> call{count, flow.data(), least.data(), out.data(), into.data(), exponent};
+  failures += pathsgd_flow_sides_double(&call);
+  expect_same("out side", out, expected_out);
+  expect_same("into side", into, expected_into);
+}
+
 void run_squared_products(long rows, long columns) {
   const auto w = random<float>(rows * columns);
   vector<double> x = random<double>(columns), y = random<double>(rows), into(rows), out(columns);
@@ -486,6 +504,7 @@ void run_known() {
       }
     for (const auto& s : shapes) {
       run_squared_products(s[1], s[2]);
+      for (bool is_root : {false, true}) run_flow_sides(s[2], is_root);
       for (int bits = 0; bits < 16; bits++) {
         run_linear_sweep<float>(s[0], s[1], s[2], bits & 1, bits & 2, bits & 4, bits & 8);
         run_linear_sweep<double>(s[0], s[3], s[2], bits & 1, bits & 2, bits & 4, bits & 8);
@@ -525,6 +544,7 @@ void run_one(const std::string& operation, unsigned seed, long a, long b, long c
   if (operation == "rnn")
     run<F>({a, b, c, d, option(1), option(2), option(3), option(4), option(5), option(6), option(7), option(8), option(9)});
   else if (operation == "squared") run_all_squared<F>(a, c, option(1), option(2));
+  else if (operation == "flow_sides") run_flow_sides(c, option(1));
   else if (operation == "linear_sweep") run_linear_sweep<F>(a, b, c, option(1), option(2), option(3), option(4));
   else if (operation == "squared_products") run_squared_products(b, c);
   else if (operation == "spectral_norm") run_spectral_norm(b, c);

@@ -9,6 +9,7 @@ from pathsgd._native.loader import Backend, load
 from pathsgd._native.operands import ADAM, GRADIENT, MOMENTUM, NESTEROV, Operands, UpdateRule, compute_dtype
 from pathsgd._native.operations.correct_direction import correct_direction
 from pathsgd._native.operations.cross_entropy import can_compute_cross_entropy, cross_entropy
+from pathsgd._native.operations.flow_sides import flow_sides
 from pathsgd._native.operations.follow_directions import follow_directions
 from pathsgd._native.operations.linear_sweep import linear_sweep
 from pathsgd._native.operations.plain_sums import PlainSums, plain_sums
@@ -43,6 +44,7 @@ __all__ = [
     "correct_direction",
     "cross_entropy",
     "dense",
+    "flow_sides",
     "follow_directions",
     "linear_sweep",
     "load",

@@ -92,10 +92,11 @@ def relative_sums(
     net: PlainNet, parameters: Mapping[str, Tensor], embedded: Tensor | None, root: float, dtype: torch.dtype
 ) -> PlainSums:
     """Sums over the squared network's sequences, in `dtype`."""
-    w_in, w_rec, w_out = (parameters[name].detach() for name in (net.w_in, net.w_rec, net.w_out))
-    biases = [parameters[name].detach() for name in net.biases]
-    b_out = None if net.b_out is None else parameters[net.b_out].detach()
-    return plain_sums(w_in, embedded, w_rec, biases, w_out, b_out, net.steps, net.every_step, 1 / root, dtype)
+    w_in, w_rec, w_out = (parameters[name] for name in (net.w_in, net.w_rec, net.w_out))
+    biases = [parameters[name] for name in net.biases]
+    b_out = None if net.b_out is None else parameters[net.b_out]
+    with torch.no_grad():
+        return plain_sums(w_in, embedded, w_rec, biases, w_out, b_out, net.steps, net.every_step, 1 / root, dtype)
 
 
 def is_certain(sums: PlainSums) -> bool:

@@ -108,7 +108,11 @@ def _flow_power(measured: Measure, parameters: Mapping[str, Tensor], exponent: f
 
 
 def _bounded(flow: Tensor, measured: Measure) -> Tensor:
-    return torch.maximum(flow, measured.spaces.shares_on(flow.device) * LEAST_FLOW)
+    return torch.maximum(flow, _least(measured, flow.device))
+
+
+def _least(measured: Measure, device: torch.device) -> Tensor:
+    return measured.spaces.shares_on(device) * LEAST_FLOW
 
 
 @dataclass(frozen=True)
@@ -123,33 +127,31 @@ class _Sides:
     block, whatever it carried before.
     """
 
-    power: Tensor
-    share: Tensor
+    out: Tensor
+    into: Tensor
     shares: Mapping[str, Tensor]
+    """sqrt(flow / bounded) for parameters that enter at places of their own."""
 
     @classmethod
     def of(cls, measured: Measure, parameters: Mapping[str, Tensor], rho: float) -> _Sides | None:
         if rho == 0 or measured.log_gamma_sq == -math.inf:
             return None
         flow = path_flow(measured, parameters)
-        bounded = _bounded(flow, measured)
         shares = {name: _share(there, measured) for name, there in flow_at_places(measured, parameters).items()}
-        power = bounded.sqrt().sqrt() if rho == 1 else bounded ** (rho / 4)
-        return cls(power, _share(flow, measured, bounded), shares)
+        return cls(*_native.flow_sides(flow, _least(measured, flow.device), rho / 4), shares)
 
     def for_all(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """What each node says to edges that enter it, and to those that leave it."""
-        return (self.share * self.power).to(device), self.power.to(device)
+        return self.out.to(device), self.into.to(device)
 
     def at_place(self, name: str, device: torch.device) -> Tensor | None:
         """The first of a parameter that enters at a place of its own."""
-        return (self.shares[name] * self.power).to(device) if name in self.shares else None
+        return (self.shares[name] * self.into).to(device) if name in self.shares else None
 
 
-def _share(flow: Tensor, measured: Measure, bounded: Tensor | None = None) -> Tensor:
+def _share(flow: Tensor, measured: Measure) -> Tensor:
     """sqrt(flow / bounded); 1 where nothing flows at all."""
-    bounded = _bounded(flow, measured) if bounded is None else bounded
-    return torch.where(flow > 0, (flow / bounded).sqrt(), 1.0)
+    return torch.where(flow > 0, (flow / _bounded(flow, measured)).sqrt(), 1.0)
 
 
 def whitenings(

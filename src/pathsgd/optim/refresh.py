@@ -32,6 +32,9 @@ from pathsgd.recording.inputs import Call
 from pathsgd.recording.record import Output
 from pathsgd.recording.sharded import gathered, gathered_with_gradients
 
+Put = tuple[WhiteningOf, Tensor, Tensor | None]
+"""A whitening that was measured, and its rows and columns as a state has them."""
+
 
 class Refresh:
     """Measures the metric of one model again and again.
@@ -197,7 +200,7 @@ class Refresh:
                     state["whitening"] = part.own(dense(whitened[name]).expand(parameters[name].shape))
                     state.pop("whitening_columns", None)
                 else:
-                    _put(whitened[name], p, state)
+                    part.put[name] = _put(whitened[name], p, state, part.put.get(name))
                 if name not in measured.kappa and name not in self._told and bool(grad.any()):
                     self._told.add(name)
                     _warn_of_no_path(name)
@@ -216,12 +219,12 @@ class Refresh:
             state["growth_ratio"] = part.own(ratio.to(p))
 
 
-def _put(whitening: WhiteningOf, p: Tensor, state: dict[str, Any]) -> None:
-    """Put 1/sqrt(K) into a state, unless it was written over the one that is there."""
-    rows, columns = (whitening.rows, whitening.columns) if isinstance(whitening, Outer) else (whitening, None)
+def _put(whitening: WhiteningOf, p: Tensor, state: dict[str, Any], last: Put | None) -> Put:
+    """Put 1/sqrt(K) into a state, unless it is there: written over the last one."""
     known, known_columns = state.get("whitening"), state.get("whitening_columns")
-    if known is rows and columns is known_columns:
-        return
+    if last is not None and last[0] is whitening and last[1] is known and last[2] is known_columns:
+        return last
+    rows, columns = (whitening.rows, whitening.columns) if isinstance(whitening, Outer) else (whitening, None)
     rows = rows if rows.shape == p.shape else rows.expand(p.shape)
     same = known is not None and known.shape == rows.shape and known.stride() == rows.stride()
     if known is None or not same or not p.is_cpu or known.data_ptr() != rows.data_ptr():
@@ -230,6 +233,7 @@ def _put(whitening: WhiteningOf, p: Tensor, state: dict[str, Any]) -> None:
         state.pop("whitening_columns", None)
     elif known_columns is None or known_columns.data_ptr() != columns.data_ptr():
         state["whitening_columns"] = columns
+    return whitening, state["whitening"], state.get("whitening_columns")
 
 
 def _warn_of_no_path(name: str) -> None:

@@ -1,5 +1,4 @@
 // Power iteration: see spectral_norm.h for what is computed.
-#pragma GCC optimize("no-math-errno")  // sqrt then is an instruction
 #include "spectral_norm.h"
 
 #include <cmath>

@@ -1,5 +1,4 @@
 // Steps of path optimisers: see update.h for what is computed.
-#pragma GCC optimize("no-math-errno")  // sqrt then is an instruction, and loops with it can be vectors
 #include "update.h"
 
 #include <algorithm>

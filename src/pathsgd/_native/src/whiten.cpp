@@ -1,5 +1,4 @@
 // Inverse square roots of kappa for many parameters: see whiten.h for what is computed.
-#pragma GCC optimize("no-math-errno")  // sqrt then is an instruction, and loops with it can be vectors
 #include "whiten.h"
 
 #include <algorithm>
@@ -27,23 +26,27 @@ std::vector<double> column_factors(const WhitenCall<F>& call, const WhitenJob<F>
   return factors;
 }
 
+// One row: everything by value, so that the compiler makes vectors of the loop.
+template <class K, class F>
+void whiten_row(const K* __restrict kappa, const K* __restrict by, K scale, int64_t count, F* __restrict to) {
+  const K largest = static_cast<K>(std::numeric_limits<F>::max());
+  for (int64_t i = 0; i < count; i++) {
+    const K value = scale * by[i] / std::sqrt(kappa[i]), bounded = value < largest ? value : largest;
+    to[i] = static_cast<F>(kappa[i] > 0 ? bounded : K(0));
+  }
+}
+
 template <class K, class F>
 void whiten_matrix(const WhitenCall<F>& call, const WhitenJob<F>& job) {
   const std::vector<double> columns = column_factors(call, job);
   const std::vector<K> narrow(columns.begin(), columns.end());
-  const K largest = static_cast<K>(std::numeric_limits<F>::max());
   const double root = std::sqrt(call.scale);
   const int64_t wanted = std::min(call.threads, job.rows * job.columns / kWorthAThread);
   on_threads(std::max<int64_t>(1, wanted), [&](long thread, long threads) {
     for (int64_t r = job.rows * thread / threads; r < job.rows * (thread + 1) / threads; r++) {
-      const K* __restrict kappa = static_cast<const K*>(job.kappa) + r * job.columns;
-      const K* __restrict by = narrow.data();
-      F* __restrict to = job.to + r * job.columns;
       const K scale = static_cast<K>(root * factor(call, job, job.row_out, job.row_into, r));
-      for (int64_t i = 0; i < job.columns; i++) {
-        const K value = scale * by[i] / std::sqrt(kappa[i]);
-        to[i] = static_cast<F>(kappa[i] > 0 ? (value < largest ? value : largest) : K(0));
-      }
+      const K* kappa = static_cast<const K*>(job.kappa) + r * job.columns;
+      whiten_row(kappa, narrow.data(), scale, job.columns, job.to + r * job.columns);
     }
   });
 }

@@ -75,8 +75,10 @@ def compare(net: Net, x: Tensor, rtol: float, *, closed: bool = True) -> torch.d
         fast = geometry.measure((x,), exact=False, root=root)
         root = fast.next_root
         assert fast.log_gamma_sq == pytest.approx(slow.log_gamma_sq, rel=1e-6, abs=1e-4)
-        assert fast.kappa.keys() == slow.kappa.keys()
-        for name, kappa in slow.kappa.items():
+        assert fast.kappa.keys() <= slow.kappa.keys()
+        assert not any(bool(dense(slow.kappa[name]).any()) for name in slow.kappa.keys() - fast.kappa.keys())
+        for name in fast.kappa:
+            kappa = slow.kappa[name]
             slack = 1e-4 if name == "out.bias" and rtol > 1e-8 else 0.0  # 1 / gamma^2: errors of all steps add up
             close = dense(fast.kappa[name]).double().expand_as(parameters[name])
             torch.testing.assert_close(close, dense(kappa), rtol=rtol + slack, atol=0)
@@ -186,6 +188,7 @@ def test_biases_are_held_back_on_either_route(options: dict[str, object]) -> Non
     known = geometry.structure((x,))
     fast, slow = geometry.measure((x,), exact=False), measure(known.recording, parameters, known.spaces)
     one, two = (whitenings(measured, parameters, Metric()) for measured in (fast, slow))
-    for name, p in parameters.items():
+    for name in fast.kappa:
+        p = parameters[name]
         torch.testing.assert_close(dense(one[name]).expand_as(p), dense(two[name]).expand_as(p), rtol=1e-4, atol=0)
     assert math.isfinite(fast.log_gamma_sq)

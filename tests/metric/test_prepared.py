@@ -36,7 +36,7 @@ def mlp() -> nn.Module:
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "plain": (Last, torch.rand(9, 4, 3)),
-    "deep": (lambda: Last(num_layers=2, bidirectional=True), torch.rand(9, 4, 3)),
+    "deep": (lambda: Last(num_layers=2), torch.rand(9, 4, 3)),
     "mlp": (mlp, torch.rand(4, 3)),
     "cnn": (
         lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 2)),
@@ -86,7 +86,7 @@ def test_another_net_is_not_served() -> None:
 def test_the_border_looks_at_every_kappa_again() -> None:
     lines = _native.Lines(3, 4)
     kappa = torch.rand(3, 4, dtype=torch.float64) + 1
-    _, call = _native.whiten_and_keep([_native.Whitening(kappa, lines)], None, 1.0, torch.float32)
+    _, call, _ = _native.whiten_and_keep([_native.Whitening(kappa, lines)], None, 1.0, torch.float32)
     assert call is not None
     sides = torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
     assert call.serves([kappa + 1], None)
@@ -105,10 +105,10 @@ def test_an_optimiser_works_on_the_same_tensors_at_every_step() -> None:
         model = make()
         optimizer = pathsgd.PathAdam(model, lr=1e-3)
         kept: dict[str, Tensor] = {}
-        for _ in range(3):
+        for k in range(4):  # the first step finds the sizes of the absolute metric
             optimizer.zero_grad()
             model(x).square().mean().backward()
             optimizer.step()
             now = {n: optimizer.state[p]["whitening"] for n, p in model.named_parameters()}
-            assert not kept or _native.load().library is None or all(now[n] is kept[n] for n in now)
+            assert k < 2 or _native.load().library is None or all(now[n] is kept[n] for n in now)
             kept = now

@@ -384,14 +384,24 @@ void run_whiten(long rows, long columns, long repeat) {
     }
   vector<pathsgd::WhitenJob<float>> jobs{
       {rows, columns, repeat, pathsgd::kMatrix, 0, matrix.data(), nullptr, nullptr, nullptr, nullptr, nullptr, nodes.data(),
-       root.data(), nullptr, 0},
+       root.data(), nullptr, 0, NAN, 0},
       {rows, columns, repeat, pathsgd::kOuter, 1, high.data(), wide.data(), sides.data(), nullptr, nullptr, nullptr, nodes.data(),
-       by_row.data(), by_column.data(), 0}};
+       by_row.data(), by_column.data(), 0, NAN, 0}};
   pathsgd::WhitenCall<float> call{2, 3, sides.data(), sides.data(), 1.0, jobs.data()};
   failures += pathsgd_whiten_float(&call);
   expect_same("1/sqrt(kappa)", root, expected);
   for (long i = 0; i < rows * columns; i++) root[i] = by_row[i / columns] * by_column[i % columns];
   expect_same("1/sqrt(kappa) of an outer product", root, expected);
+  // Once more, with a mean logarithm of 0.25.
+  double mean = 0;
+  for (double value : expected) mean += std::log(value) / expected.size();
+  for (double& value : expected) value *= std::exp(0.25 - mean);
+  for (auto& job : jobs) job.log_size = 0.25;
+  failures += pathsgd_whiten_float(&call);
+  failures += !jobs[0].is_sized + !jobs[1].is_sized;
+  expect_same("sized 1/sqrt(kappa)", root, expected);
+  for (long i = 0; i < rows * columns; i++) root[i] = by_row[i / columns] * by_column[i % columns];
+  expect_same("sized 1/sqrt(kappa) of an outer product", root, expected);
 }
 
 // All entries alike, so that one iteration finds the direction; scales that cancel.

@@ -53,6 +53,9 @@ class StackKappa:
 def kappa1(net: StackNet, parameters: Mapping[str, Tensor], root: float | None = None) -> StackKappa | None:
     """kappa1 / gamma^2 of every parameter, constant dimensions at size 1; None where numbers leave float64's range.
 
+    A matrix that no path uses, whatever its weights, has none: output[-1] of a direction backwards in time is its first
+    state.
+
     In float32 where the weights are and nothing was lost by that, else in float64.
 
     root: a guess of the largest Perron root, `next_root` of the last measurement; only a scale.
@@ -210,11 +213,9 @@ class _Passes:
         gain = 1.0
         for layer in self.net.layers[1:]:  # no row or column of a matrix has a larger sum than all of it
             gain *= max(1.0, *(float(self.squares[c.w_in].sum()) for c in layer))
-        ends = {0: 0, 1: self.net.steps - 1}  # read where it begins, a direction has not used its matrix
-        unused = {c.w_rec for d, c in enumerate(self.net.layers[-1]) if self.net.reads[d] == ends[d]}
         results = [out, *(s.into for s in sums), *(s.w_in for s in sums if s.w_in is not None)]
         if self.net.steps > 1:
-            results += [s.recurrent for s in sums if s.cell.w_rec not in unused]
+            results += [s.recurrent for s in sums if s.cell.w_rec not in self._unused()]
         lost = (
             torch.finfo(self.dtype).tiny
             * max(1.0, largest) ** 2
@@ -224,13 +225,19 @@ class _Passes:
         )
         return min(float(t.amin()) for t in results) > 1e12 * lost
 
+    def _unused(self) -> set[str]:
+        """The matrices that no path uses: those of directions that are read where they begin."""
+        begins = (0, self.net.steps - 1)
+        return {c.w_rec for d, c in enumerate(self.net.layers[-1]) if self.net.reads[d] == begins[d]}
+
     def _by_name(self, sums: Sequence[_CellSums], out: Tensor) -> tuple[dict[str, Tensor | Outer], dict[str, Tensor]]:
         """kappa1 and flow."""
         kappa: dict[str, Tensor | Outer] = {self.net.w_out: out[None, :]}
         flow = {s.cell.w_rec: s.through.double() for s in sums}
-        embedded, name = self._embedded(), self.net.embedding
+        embedded, name, unused = self._embedded(), self.net.embedding, self._unused()
         for s in sums:
-            kappa[s.cell.w_rec] = s.recurrent
+            if s.cell.w_rec not in unused:
+                kappa[s.cell.w_rec] = s.recurrent
             kappa.update({bias: s.into for bias in s.cell.biases})
             if s.w_in is not None:
                 kappa[s.cell.w_in] = s.w_in

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pathsgd._native import Outer
 from pathsgd.metric.geometry import Measure
-from pathsgd.metric.whitening import WhiteningOf
+from pathsgd.metric.whitening import WhiteningOf, Whitenings
 from pathsgd.rules.base import FIXED
 
 Layer = bytes
@@ -40,9 +40,10 @@ class Joint:
     frozen: bool = False
 
 
-def resized(whitenings: Mapping[str, WhiteningOf], log_sizes: Mapping[str, float]) -> dict[str, WhiteningOf]:
+def resized(whitenings: Mapping[str, WhiteningOf], log_sizes: Mapping[str, float]) -> Whitenings:
     """1/sqrt(K_abs) from 1/sqrt(K): the parameters in `log_sizes` get that mean logarithm, the others stay."""
-    result = dict(whitenings)
+    result = Whitenings(whitenings)
+    result.prepared = whitenings.prepared if isinstance(whitenings, Whitenings) else None
     for name, size in log_sizes.items():
         whitening = whitenings[name]
         if isinstance(whitening, Tensor) and not whitening.is_cpu:

@@ -12,7 +12,7 @@ unit has. Where it is below one, a bias has more to say than all the weights of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -25,12 +25,15 @@ _ROWS = 64
 
 
 def held_back(
-    whitenings: Mapping[str, Tensor | Outer], measured: Measure, parameters: Mapping[str, Tensor]
+    whitenings: Mapping[str, Tensor | Outer],
+    measured: Measure,
+    parameters: Mapping[str, Tensor],
+    left_out: Container[str] = (),
 ) -> Iterator[tuple[str, Tensor | float]]:
     """What bounds 1/sqrt(K) of the biases, a factor each; none where gradients are missing."""
     lengths: dict[str, Tensor | None] = {}  # of weights: a recurrent layer has two biases
     for bias, weight in measured.spaces.biases.items():
-        if bias not in measured.kappa or weight not in measured.kappa:
+        if bias in left_out or bias not in measured.kappa or weight not in measured.kappa:
             continue
         if weight not in lengths:
             lengths[weight] = _length(parameters[weight], whitenings[weight])

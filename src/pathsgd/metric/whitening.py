@@ -162,6 +162,7 @@ def whitenings(
     log_unit: float = 0.0,
     dtype: torch.dtype | None = None,
     last: Mapping[str, WhiteningOf] | None = None,
+    log_sizes: Mapping[str, float] | None = None,
 ) -> Whitenings:
     """1/sqrt(K) of every parameter, broadcastable to its shape; of the relative metric where `metric` is absolute.
 
@@ -170,16 +171,19 @@ def whitenings(
     log_unit: the paper's kappa is counted in exp(log_unit).
     dtype: of the results; None for what each parameter's step is computed in.
     last: an earlier result that nobody needs any more; it is written over where it fits.
+    log_sizes: the sizes of the absolute metric, where they are known; `Whitenings.sized` has those that were given.
     """
+    log_sizes = log_sizes or {}
     is_paper = isinstance(metric, PaperMetric)
     scale = math.exp(min(log_unit - measured.log_scale, 709.0)) if is_paper else 1.0  # e^709: the largest in float64
     sides = None if isinstance(metric, PaperMetric) else _Sides.of(measured, parameters, metric.rho)
     prepared = last.prepared if isinstance(last, Whitenings) else None
-    made = prepared.again(measured, parameters, dtype, sides, scale) if prepared is not None else None
+    made = prepared.again(measured, parameters, dtype, sides, scale, log_sizes) if prepared is not None else None
     if made is None:
-        made = _whiten(measured, parameters, dtype, sides, scale, last or {}, is_paper=is_paper)
+        made = _whiten(measured, parameters, dtype, sides, scale, last or {}, log_sizes, is_paper=is_paper)
     if not is_paper and not measured.is_plain:
-        for bias, factor in held_back(made, measured, parameters):
+        # A common factor of what has a size already would change nothing.
+        for bias, factor in held_back(made, measured, parameters, made.sized):
             if isinstance(factor, float) and factor == 1:
                 continue
             root, is_own = made[bias], made.prepared is not None and bias in made.prepared.names
@@ -189,9 +193,10 @@ def whitenings(
 
 
 class Whitenings(dict[str, WhiteningOf]):
-    """1/sqrt(K) by name, and what was prepared to make them."""
+    """1/sqrt(K) by name; what was prepared to make them; the names of those that have their absolute size."""
 
     prepared: _Prepared | None = None
+    sized: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -219,6 +224,7 @@ class _Prepared:
         dtype: torch.dtype | None,
         sides: _Sides | None,
         scale: float,
+        log_sizes: Mapping[str, float],
     ) -> Whitenings | None:
         """The whitenings at another point; None where more than numbers has changed."""
         if measured.spaces is not self.spaces or dtype is not self.dtype or (sides is not None and sides.shares):
@@ -226,10 +232,13 @@ class _Prepared:
         if _kinds(parameters) != self.kinds or _shapes(measured) != self.shapes:
             return None
         ends = None if sides is None else sides.for_all(_CPU)
-        if not self.call.serves([measured.kappa[name] for name in self.names], ends) or self.call.run(ends, scale):
+        if not self.call.serves([measured.kappa[name] for name in self.names], ends):
+            return None
+        lost, sized = self.call.run(ends, scale, [log_sizes.get(name) for name in self.names])
+        if lost:
             return None
         made = Whitenings(self.results)
-        made.prepared = self
+        made.prepared, made.sized = self, frozenset(self.names[k] for k in sized)
         return made
 
 
@@ -248,6 +257,7 @@ def _whiten(
     sides: _Sides | None,
     scale: float,
     last: Mapping[str, WhiteningOf],
+    log_sizes: Mapping[str, float],
     *,
     is_paper: bool,
 ) -> Whitenings:
@@ -262,9 +272,11 @@ def _whiten(
     for (to_dtype, device), names in together.items():
         wanted = [_wanted(measured, name, parameters[name].shape, device, last.get(name), sides) for name in names]
         here = None if sides is None else sides.for_all(device)
-        roots, call = _native.whiten_and_keep(wanted, here, scale, to_dtype)
+        sizes = [log_sizes.get(name) for name in names]
+        roots, call, sized = _native.whiten_and_keep(wanted, here, scale, to_dtype, sizes)
         for name, root in zip(names, roots):
             result[name] = _as_parameter(root, parameters[name].shape, last.get(name))
+        result.sized |= {names[k] for k in sized}
         if call is not None and len(together) == 1:
             kinds, shapes = _kinds(parameters), _shapes(measured)
             result.prepared = _Prepared(measured.spaces, dtype, call, names, dict(result), kinds, shapes)

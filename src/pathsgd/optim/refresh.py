@@ -20,7 +20,7 @@ from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Geometry, Measure
 from pathsgd.metric.gradients import refuse_unfit
 from pathsgd.metric.structures import Structure
-from pathsgd.metric.whitening import WhiteningOf, balancing_ratios, whitenings
+from pathsgd.metric.whitening import WhiteningOf, Whitenings, balancing_ratios, whitenings
 from pathsgd.optim.last_inputs import LastInputs
 from pathsgd.optim.parts import Part
 from pathsgd.optim.scale_free import ScaleFreeRows
@@ -148,11 +148,15 @@ class Refresh:
         if self.counts_from_start and first.get("log_unit") is None:
             first["log_unit"] = measured.log_scale
         log_unit = first["log_unit"] if self.counts_from_start else 0.0
-        whitened: dict[str, WhiteningOf] = whitenings(
-            measured, parameters, self.metric, log_unit=log_unit, last=self._last
-        )
-        if isinstance(self.metric, Metric) and self.metric.absolute:
-            whitened = resized(whitened, self._log_sizes(parts, whitened, measured, parameters))
+        is_absolute = isinstance(self.metric, Metric) and self.metric.absolute
+        states = _measured_states(parts, measured) if is_absolute else {}
+        kept = {name: state["log_size"] for name, state in states.items() if "log_size" in state}
+        whitened = whitenings(
+            measured, parameters, self.metric, log_unit=log_unit, last=self._last,
+            log_sizes=kept if len(kept) == len(states) else None,
+        )  # fmt: skip
+        if is_absolute and not whitened.sized >= states.keys():
+            whitened = resized(whitened, self._log_sizes(states, kept, whitened, measured, parameters))
         for part in parts:
             self._set(part, whitened, measured, parameters)
         # Of what is spread over processes only this one's part is kept.
@@ -162,25 +166,19 @@ class Refresh:
 
     def _log_sizes(
         self,
-        parts: Sequence[Part],
-        whitened: Mapping[str, WhiteningOf],
+        states: Mapping[str, dict[str, Any]],
+        kept: dict[str, float],
+        whitened: Whitenings,
         measured: Measure,
         parameters: Mapping[str, Tensor],
     ) -> dict[str, float]:
-        """The sizes that the metric of each parameter keeps from its first measurement.
+        """The sizes that the metric of each parameter keeps from its first measurement, of those that have none yet.
 
         Behind a parameter that is zero the size of others cannot be told, and what the rest has now would not fit them
         later: sizes then serve for this measurement only.
         """
-        states = {
-            name: state
-            for part in parts
-            for name, state in zip(part.names, part.states)
-            if name in measured.kappa and measured.is_free(name)
-        }
-        kept = {name: state["log_size"] for name, state in states.items() if "log_size" in state}
         if measured.log_gamma_sq == -math.inf or len(kept) == len(states):
-            return kept
+            return {name: size for name, size in kept.items() if name not in whitened.sized}
         sizes = {name: size for name, size in log_sizes(whitened, measured, parameters).items() if name in states}
         if not is_blocked(whitened, measured, parameters):
             for name, size in sizes.items():
@@ -217,6 +215,16 @@ class Refresh:
             if isinstance(self.metric, Metric) and self.metric.absolute:  # a recurrent matrix: both metrics have mean 1
                 ratio = ratio / ratio.log().mean().exp()
             state["growth_ratio"] = part.own(ratio.to(p))
+
+
+def _measured_states(parts: Sequence[Part], measured: Measure) -> dict[str, dict[str, Any]]:
+    """The states, by name, of the parameters that were measured and that some rescaling changes."""
+    return {
+        name: state
+        for part in parts
+        for name, state in zip(part.names, part.states)
+        if name in measured.kappa and measured.is_free(name)
+    }
 
 
 def _put(whitening: WhiteningOf, p: Tensor, state: dict[str, Any], last: Put | None) -> Put:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +29,8 @@ class WhitenJob(ctypes.Structure):
     _fields_ = [
         *fields(INT, "rows columns repeat form is_double"),
         *fields(POINTER, "kappa column_kappa out_side row_out row_into column_out column_into to to_columns"),
-        ("least", REAL),
+        *fields(REAL, "least log_size"),
+        ("is_sized", INT),
     ]
 
 
@@ -115,24 +118,31 @@ def whiten(
 
 
 def whiten_and_keep(
-    wanted: Sequence[Whitening], sides: tuple[Tensor, Tensor] | None, scale: float, dtype: torch.dtype
-) -> tuple[list[Tensor | Outer], Whiten | None]:
-    """The same, and the call that did it; None where torch did."""
+    wanted: Sequence[Whitening],
+    sides: tuple[Tensor, Tensor] | None,
+    scale: float,
+    dtype: torch.dtype,
+    log_sizes: Sequence[float | None] = (),
+) -> tuple[list[Tensor | Outer], Whiten | None, set[int]]:
+    """The same; the call that did it, None where torch did; and the numbers of the results that have their size.
+
+    log_sizes: for each result the mean of its logarithms that one more factor is to give it, or None. Only the kernel
+    does that, and only where there is such a mean.
+    """
     tensors = [t for w in wanted for t in _tensors(w.kappa)]
     kinds = _FROM.get(dtype, ())
     if not all(t.dtype in kinds for t in tensors) or not abi.accepts(
         *tensors, *sides or (), *(w.out_side for w in wanted)
     ):
-        return [fallback.whiten(w, sides, scale, dtype) for w in wanted], None
+        return [fallback.whiten(w, sides, scale, dtype) for w in wanted], None, set()
     call = Whiten(wanted, sides, dtype)
-    lost = call.run(sides, scale)
+    lost, sized = call.run(sides, scale, log_sizes)
     if not lost:
-        return call.results, call
-    results = [
-        fallback.whiten(w, sides, scale, dtype) if k in lost else r
-        for k, (w, r) in enumerate(zip(wanted, call.results))
-    ]
-    return results, None
+        return call.results, call, sized
+    results = list(call.results)
+    for k in lost:
+        results[k] = fallback.whiten(wanted[k], sides, scale, dtype)
+    return results, None, sized - lost
 
 
 class Whiten:
@@ -181,13 +191,18 @@ class Whiten:
                 job.column_kappa = tensors[0].data_ptr()
         return True
 
-    def run(self, sides: tuple[Tensor, Tensor] | None, scale: float) -> set[int]:
-        """Write the results; returns the numbers of those that were lost in the range of `dtype`."""
+    def run(
+        self, sides: tuple[Tensor, Tensor] | None, scale: float, log_sizes: Sequence[float | None] = ()
+    ) -> tuple[set[int], set[int]]:
+        """Write the results; returns the numbers of those that the range of `dtype` lost, and of those with a size."""
         if sides is not None:
             self._call.out_side, self._call.into_side = (address(s, torch.float64, len(sides[0])) for s in sides)
+        for job, size in itertools.zip_longest(self._jobs, log_sizes):
+            job.log_size = math.nan if size is None else size
         self._call.threads, self._call.scale = loader.thread_count(), scale
         abi.call("whiten", self._call, self._dtype)
-        return {k for k, r in enumerate(self.results) if isinstance(r, Outer) and self._jobs[k].least < _LEAST}
+        lost = {k for k, r in enumerate(self.results) if isinstance(r, Outer) and self._jobs[k].least < _LEAST}
+        return lost, {k for k, job in enumerate(self._jobs) if job.is_sized}
 
 
 def _tensors(kappa: Tensor | Outer) -> tuple[Tensor, ...]:

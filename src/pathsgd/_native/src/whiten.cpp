@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "entry.h"
@@ -26,6 +28,77 @@ std::vector<double> column_factors(const WhitenCall<F>& call, const WhitenJob<F>
   return factors;
 }
 
+template <class F>
+struct Parts;  // of a number: sign and exponent above `kMantissa` bits
+template <>
+struct Parts<float> {
+  using Bits = uint32_t;
+  static constexpr int kMantissa = 23, kBias = 127;
+};
+template <>
+struct Parts<double> {
+  using Bits = uint64_t;
+  static constexpr int kMantissa = 52, kBias = 1023;
+};
+
+// sum log(value) of positive normal numbers: exponents are added, mantissas, in [1, 2), multiplied. Others: see `log_sum`.
+template <class F>
+double quick_log_sum(const F* values, int64_t count, bool& is_plain) {
+  using Bits = typename Parts<F>::Bits;
+  constexpr int kWide = 8, kMantissa = Parts<F>::kMantissa;
+  constexpr Bits one = Bits(Parts<F>::kBias) << kMantissa, mask = (Bits(1) << kMantissa) - 1;
+  double products[kWide];
+  int64_t exponents[kWide] = {}, others = 0;
+  std::fill_n(products, kWide, 1.0);
+  for (int64_t i = 0; i < count; i += kWide)
+    for (int lane = 0; lane < kWide; lane++) {
+      Bits bits;
+      std::memcpy(&bits, values + i + lane, sizeof bits);
+      const Bits exponent = bits >> kMantissa, mantissa = (bits & mask) | one;
+      others += exponent == 0 || exponent >= 2 * Parts<F>::kBias + 1;  // zero, too small, negative or not finite
+      exponents[lane] += static_cast<int64_t>(exponent) - Parts<F>::kBias;
+      F factor;
+      std::memcpy(&factor, &mantissa, sizeof factor);
+      products[lane] *= static_cast<double>(factor);
+    }
+  is_plain = others == 0;
+  double total = 0;
+  for (int lane = 0; lane < kWide; lane++)
+    total += std::log(products[lane]) + static_cast<double>(exponents[lane]) * 0.69314718055994530942;
+  return total;
+}
+
+template <class F>
+double log_sum(const F* values, int64_t count) {
+  constexpr int64_t kBlock = 2048;  // 256 mantissas for each of eight products: below 2^256
+  double total = 0;
+  for (int64_t first = 0; first < count; first += kBlock) {
+    const int64_t whole = std::min(kBlock, count - first) / 8 * 8, end = std::min(count, first + kBlock);
+    bool is_plain = true;
+    const double quick = quick_log_sum(values + first, whole, is_plain);
+    if (is_plain) total += quick;
+    for (int64_t i = is_plain ? first + whole : first; i < end; i++) total += std::log(static_cast<double>(values[i]));
+  }
+  return total;
+}
+
+// In double: the factor may leave the range of F where the product does not.
+template <class F>
+void multiply(F* __restrict values, double factor, int64_t count) {
+  constexpr double largest = std::numeric_limits<F>::max();
+  for (int64_t i = 0; i < count; i++) {
+    const double value = values[i] * factor;
+    values[i] = static_cast<F>(value < largest ? value : largest);
+  }
+}
+
+// What gives a mean logarithm the size that a job asks for; 1 where it has none, or no mean.
+template <class F>
+double sizing(WhitenJob<F>& job, double mean) {
+  job.is_sized = std::isfinite(mean) && !std::isnan(job.log_size);
+  return job.is_sized ? std::exp(job.log_size - mean) : 1.0;
+}
+
 // One row: everything by value, so that the compiler makes vectors of the loop.
 template <class K, class F>
 void whiten_row(const K* __restrict kappa, const K* __restrict by, K scale, int64_t count, F* __restrict to) {
@@ -37,17 +110,28 @@ void whiten_row(const K* __restrict kappa, const K* __restrict by, K scale, int6
 }
 
 template <class K, class F>
-void whiten_matrix(const WhitenCall<F>& call, const WhitenJob<F>& job) {
+void whiten_matrix(const WhitenCall<F>& call, WhitenJob<F>& job) {
   const std::vector<double> columns = column_factors(call, job);
   const std::vector<K> narrow(columns.begin(), columns.end());
   const double root = std::sqrt(call.scale);
-  const int64_t wanted = std::min(call.threads, job.rows * job.columns / kWorthAThread);
-  on_threads(std::max<int64_t>(1, wanted), [&](long thread, long threads) {
-    for (int64_t r = job.rows * thread / threads; r < job.rows * (thread + 1) / threads; r++) {
+  const int64_t wanted = std::max<int64_t>(1, std::min(call.threads, job.rows * job.columns / kWorthAThread));
+  const bool has_size = !std::isnan(job.log_size);
+  std::vector<double> sums(wanted, 0.0);
+  on_threads(wanted, [&](long thread, long threads) {
+    const int64_t begin = job.rows * thread / threads, end = job.rows * (thread + 1) / threads;
+    for (int64_t r = begin; r < end; r++) {
       const K scale = static_cast<K>(root * factor(call, job, job.row_out, job.row_into, r));
       const K* kappa = static_cast<const K*>(job.kappa) + r * job.columns;
       whiten_row(kappa, narrow.data(), scale, job.columns, job.to + r * job.columns);
     }
+    if (has_size) sums[thread] = log_sum(job.to + begin * job.columns, (end - begin) * job.columns);
+  });
+  const double total = std::accumulate(sums.begin(), sums.end(), 0.0), size = static_cast<double>(job.rows * job.columns);
+  const double by = sizing(job, total / size);
+  if (!job.is_sized) return;
+  on_threads(wanted, [&](long thread, long threads) {
+    const int64_t begin = job.rows * thread / threads, end = job.rows * (thread + 1) / threads;
+    multiply(job.to + begin * job.columns, by, (end - begin) * job.columns);
   });
 }
 
@@ -92,6 +176,14 @@ void whiten_outer(const WhitenCall<F>& call, WhitenJob<F>& job) {
   job.least = 1.0;
   if (job.to) job.least = write(rows, by, high, job.to);
   if (job.to_columns) job.least = std::min(job.least, write(columns, job.to ? 1 / by : by, wide, job.to_columns));
+  if (std::isnan(job.log_size)) {
+    job.is_sized = 0;
+    return;
+  }
+  const int64_t n = rows.size(), m = columns.size();
+  const double mean = (job.to ? log_sum(job.to, n) / n : 0.0) + (job.to_columns ? log_sum(job.to_columns, m) / m : 0.0);
+  const double sized = sizing(job, mean);
+  if (job.is_sized) job.to ? multiply(job.to, sized, n) : multiply(job.to_columns, sized, m);
 }
 
 template <class F>

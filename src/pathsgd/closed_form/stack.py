@@ -93,9 +93,12 @@ class _Passes:
         self.squares = _squares(net, parameters, dtype)
         self.root = 1.0 if self.directions > 1 else self._perron_root() if root is None else root
         self.decay = 1 / self.root
-        powers = self.decay ** torch.arange(net.steps, dtype=torch.float64)
-        self.last_power = float(powers[-1])
-        self.fade, self.back = powers.to(dtype), powers.flip(0).to(dtype)
+        self.last_power = self.decay ** (net.steps - 1)
+        if self.decay == 1:  # states that fade by themselves, or two directions
+            self.fade = self.back = torch.ones(net.steps, dtype=dtype)
+        else:
+            powers = self.decay ** torch.arange(net.steps, dtype=torch.float64)
+            self.fade, self.back = powers.to(dtype), powers.flip(0).to(dtype)
 
     def kappa1(self) -> StackKappa | None:
         """None where something has left the range, or may have."""
@@ -184,7 +187,7 @@ class _Passes:
         above = self._entering_from_above(v)
         for index in range(len(self.net.layers) - 1, -1, -1):
             below = states[index - 1] if index else None
-            entering, above = above, torch.zeros(()) if below is None else torch.zeros_like(below)
+            entering = above
             sides = zip(self.net.layers[index], self._sides(states[index]), self._sides(entering))
             for direction, (cell, h, from_above) in enumerate(sides):
                 delta = self._swept(cell, from_above, backwards=direction == 1, adjoint=True)
@@ -200,7 +203,8 @@ class _Passes:
                     )
                 )
                 if below is not None:
-                    above.addmm_(delta, self.squares[cell.w_in])
+                    w_in = self.squares[cell.w_in]
+                    above = delta @ w_in if direction == 0 else above.addmm_(delta, w_in)
                 derivatives.append(delta)
         return sums, max(float(t.amax()) for t in (*states, *derivatives))
 

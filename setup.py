@@ -18,7 +18,7 @@ FOLDER = Path("src/pathsgd/_native/src")
 THREADS = str(FOLDER / "threads.cpp")
 KERNEL = sorted(str(path) for path in FOLDER.glob("*.cpp") if path.name != "threads.cpp")
 HEADERS = sorted(str(path) for path in FOLDER.rglob("*.h"))
-# Nobody reads errno: a square root then is one instruction, and loops with it become vectors.
+# Without errno a square root is an instruction, and loops with it become vectors; a pragma in the source is not enough.
 FLAGS = ["-std=c++17", "-O3", "-g0", "-ffp-contract=fast", "-fno-math-errno", "-fvisibility=hidden"]
 PROCESSORS = {  # what takes the compiler longest comes first: they are built side by side
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"],

@@ -14,16 +14,10 @@ from support.harness import COMPILER, SANITIZERS, build_harness, check, run
 
 EACH = 25
 OPERATIONS = [
-    "rnn",
-    "squared",
-    "squared_products",
-    "linear_sweep",
-    "flow_sides",
-    "spectral_norm",
-    "follow_directions",
-    "update",
-    "cross_entropy",
-]
+    "rnn", "squared", "squared_products", "squares", "narrow", "row_lengths", "mean_log", "linear_sweep",
+    "flow_sides", "spectral_norm",
+    "follow_directions", "update", "cross_entropy",
+]  # fmt: skip
 
 
 @st.composite

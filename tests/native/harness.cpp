@@ -13,11 +13,15 @@
 #include "flow_sides.h"
 #include "follow_directions.h"
 #include "linear_sweep.h"
+#include "mean_log.h"
+#include "narrow.h"
 #include "plain_sums.h"
 #include "rnn.h"
+#include "row_lengths.h"
 #include "spectral_norm.h"
 #include "squared_products.h"
 #include "squared_sequences.h"
+#include "squares.h"
 #include "threads.h"
 #include "update.h"
 #include "whiten.h"
@@ -34,6 +38,12 @@ OVERLOADS(rnn_backward, RnnBackwardCall)
 OVERLOADS(recurrent_gradient, RecurrentGradientCall)
 OVERLOADS(squared_products, SquaredProductsCall)
 OVERLOADS(linear_sweep, LinearSweepCall)
+OVERLOADS(row_lengths, RowLengthsCall)
+DECLARE(squares, SquaresCall, float)
+DECLARE(squares, SquaresCall, double)
+DECLARE(narrow, NarrowCall, float)
+DECLARE(mean_log, MeanLogCall, float)
+DECLARE(mean_log, MeanLogCall, double)
 OVERLOADS(square_sums, UpdateCall)
 OVERLOADS(moments, UpdateCall)
 OVERLOADS(direction, UpdateCall)
@@ -313,6 +323,70 @@ void run_squared_products(long rows, long columns) {
   expect_same("W^2T y", out, expected_out);
 }
 
+template <class F>
+void run_squares(long count, int (*squares)(pathsgd::SquaresCall<F>*)) {
+  const auto w = random<F>(count);
+  vector<F> q(count);
+  vector<double> expected(count);
+  double largest = 0, least = INFINITY;
+  for (long i = 0; i < count; i++) {
+    expected[i] = double(w[i]) * w[i];
+    largest = std::max(largest, expected[i]);
+    if (w[i] != 0) least = std::min(least, expected[i]);
+  }
+  pathsgd::SquaresCall<F> call{count, 3, w.data(), q.data(), 0, 0};
+  failures += squares(&call);
+  expect_same("w^2", q, expected);
+  failures += call.largest != largest || call.least != least;
+}
+
+void run_narrow(long count, double factor) {
+  vector<double> x = random<double>(count), expected(count);
+  double largest = 0, least = INFINITY;
+  for (double& value : x) {
+    value = std::max(0.0, 1000 * value);
+    largest = std::max(largest, value);
+    if (value > 0) least = std::min(least, value);
+  }
+  vector<float> to(count);
+  pathsgd::NarrowCall<float> call{count, x.data(), to.data(), factor, 0, 0};
+  failures += pathsgd_narrow_float(&call);
+  const bool fits = largest == 0 || (call.factor * largest >= 0.5 && call.factor * largest < 1);
+  failures += call.largest != largest || call.least != least || (factor == 0 ? !fits : call.factor != factor);
+  for (long i = 0; i < count; i++) expected[i] = x[i] * call.factor;
+  expect_same("x in short", to, expected);
+}
+
+template <class F>
+void run_row_lengths(long rows, long columns) {
+  const auto p = random<F>(rows * columns), w = random<F>(rows * columns);
+  vector<double> squares(rows), expected(rows);
+  for (long i = 0; i < rows * columns; i++)
+    if (w[i] != 0) expected[i / columns] += (double(p[i]) / w[i]) * (double(p[i]) / w[i]);
+  failures += row_lengths(pathsgd::RowLengthsCall<F>{rows, columns, 3, p.data(), w.data(), squares.data()});
+  for (long r = 0; r < rows; r++) squares[r] = static_cast<F>(squares[r]);
+  expect_same("|row|^2", vector<F>(squares.begin(), squares.end()), expected);
+}
+
+template <class F>
+void run_mean_log(long count, bool zero, int (*mean_log)(pathsgd::MeanLogCall<F>*)) {
+  auto x = random<F>(count);
+  for (F& value : x) value = std::exp(40 * std::abs(value) - 20);
+  if (zero) x[count / 2] = 0;
+  double expected = 0;
+  for (F value : x) expected += std::log(double(value)) / count;
+  pathsgd::MeanLogCall<F> call{count, 3, x.data(), 0};
+  failures += mean_log(&call);
+  failures += zero ? call.mean != -INFINITY : !(std::abs(call.mean - expected) < 1e-12 * (1 + std::abs(expected)));
+}
+
+template <class F>
+void run_short(long rows, long columns, double factor, int (*squares)(pathsgd::SquaresCall<F>*)) {
+  run_squares<F>(rows * columns, squares);
+  run_narrow(rows * columns, factor);
+  run_row_lengths<F>(rows, columns);
+}
+
 // A (rows, columns) parameter whose w is constant along rows, columns, both or neither, or multiplied by one number for
 // each column, and a second one of 3 numbers.
 void run_update(long rows, long columns, int64_t direction, bool by_row, bool by_column) {
@@ -543,6 +617,19 @@ void run_known() {
           }
         }
   }
+  for (pathsgd::ThreadRunner runner : {static_cast<pathsgd::ThreadRunner>(nullptr), &two_threads}) {
+    pathsgd_set_thread_runner(runner);
+    for (const auto& s : shapes) {
+      run_short<float>(s[1], s[2], 0, pathsgd_squares_float);
+      run_short<double>(s[1], s[2], 0.125, pathsgd_squares_double);
+    }
+    run_short<float>(260, 600, 0, pathsgd_squares_float);  // large enough for threads
+    for (long count : {1, 7, 8, 9, 8001, 140000})
+      for (bool zero : {false, true}) {
+        run_mean_log<float>(count, zero, pathsgd_mean_log_float);
+        run_mean_log<double>(count, zero, pathsgd_mean_log_double);
+      }
+  }
 }
 
 // One case of one operation for each line of the input: its name, a seed and four sizes; the seed draws the options.
@@ -558,6 +645,10 @@ void run_one(const std::string& operation, unsigned seed, long a, long b, long c
   else if (operation == "linear_sweep") run_linear_sweep<F>(a, b, c, option(1), option(2), option(3), option(4));
   else if (operation == "squared_products") run_squared_products(b, c);
   else if (operation == "spectral_norm") run_spectral_norm(b, c);
+  else if (operation == "squares") run_squares<float>(b * c, pathsgd_squares_float);
+  else if (operation == "narrow") run_narrow(b * c, option(1) ? 0.25 : 0.0);
+  else if (operation == "row_lengths") run_row_lengths<F>(b, c);
+  else if (operation == "mean_log") run_mean_log<float>(b * c * d, option(1), pathsgd_mean_log_float);
   else if (operation == "whiten") run_whiten(b, c, 1 + c / 3);
   else if (operation == "follow_directions") run_follow_directions(c, d, option(1));
   else if (operation == "update") run_update(b, c, d % 5, option(1), option(2));

@@ -92,6 +92,10 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], list[Callable[[], Tensor]]]] = {
         [rand(5, dtype=double), rand(5, dtype=double)],
     ),
     "linear_sweep": (_native.linear_sweep, [rand(4, 4), rand(3, 2, 4), rand(2, 4), rand(3, dtype=double)]),
+    "mean_log": (_native.mean_log, [lambda: rand(3, 4)().abs() + 0.1]),
+    "squares": (_native.squares, [rand(3, 4)]),
+    "narrow": (_native.narrow, [rand(3, 4, dtype=double)]),
+    "row_lengths": (_native.row_lengths, [rand(3, 4)] * 2),
     "plain_sums": (plain_sums, [rand(4, 3), rand(4, 4), rand(4), rand(4), rand(2, 4), rand(2)]),
     "spectral_norm": (lambda m, v: _native.spectral_norm(m, v, 3), [rand(4, 3), rand(3)]),
     "whiten": (whiten, [rand(3, 4), rand(5, dtype=double), rand(5, dtype=double)]),
@@ -168,7 +172,11 @@ def test_others_do_not(name: str, argument: int, kind: str, called: list[str]) -
     assert not set(called) - own
 
 
-@pytest.mark.parametrize("name", ["spectral_norm", "squared_products", "whiten", "squared_sequences", "linear_sweep"])
+TRANSFORMED = ["spectral_norm", "squared_products", "whiten", "squared_sequences", "squares", "row_lengths"]
+TRANSFORMED += ["linear_sweep"]
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
 def test_wrappers_of_transforms_do_not(name: str, called: list[str]) -> None:
     first, *others = given(name)
     with contextlib.suppress(RuntimeError):  # vmap has no items and no out=

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 
 import pytest
@@ -93,3 +94,25 @@ def test_grad_mode_and_inference_mode_do_not_matter() -> None:
         with mode():
             found = pathsgd.kappa(model, x, terms="both")
         assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_model_whose_own_object_keeps_an_activation_can_be_copied() -> None:
+    """As policies do that hold the distribution of their last action."""
+
+    class Keeper:
+        last: torch.Tensor | None = None
+
+    class Policy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.keeper = nn.Linear(3, 2), Keeper()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.keeper.last = self.net(x).relu()
+            return self.keeper.last
+
+    policy, x = Policy(), torch.rand(4, 3)
+    assert pathsgd.gamma_sq(policy, x) > 0
+    twin = copy.deepcopy(policy)
+    torch.testing.assert_close(twin(x), policy(x))
+    assert type(copy.deepcopy(twin.keeper.last.detach())) is torch.Tensor

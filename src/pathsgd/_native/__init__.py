@@ -12,13 +12,17 @@ from pathsgd._native.operations.cross_entropy import can_compute_cross_entropy, 
 from pathsgd._native.operations.flow_sides import flow_sides
 from pathsgd._native.operations.follow_directions import follow_directions
 from pathsgd._native.operations.linear_sweep import linear_sweep
+from pathsgd._native.operations.mean_log import mean_log
+from pathsgd._native.operations.narrow import narrow
 from pathsgd._native.operations.plain_sums import PlainSums, plain_sums
 from pathsgd._native.operations.recurrent_gradient import recurrent_gradient
 from pathsgd._native.operations.rnn_backward import Gradients, Needs, rnn_backward
 from pathsgd._native.operations.rnn_forward import rnn_forward
+from pathsgd._native.operations.row_lengths import row_lengths
 from pathsgd._native.operations.spectral_norm import spectral_norm
 from pathsgd._native.operations.squared_products import squared_products
 from pathsgd._native.operations.squared_sequences import squared_sequences
+from pathsgd._native.operations.squares import squares
 from pathsgd._native.operations.update import Update
 from pathsgd._native.operations.whiten import Lines, Outer, Whiten, Whitening, dense, whiten, whiten_and_keep
 
@@ -48,13 +52,17 @@ __all__ = [
     "follow_directions",
     "linear_sweep",
     "load",
+    "mean_log",
+    "narrow",
     "plain_sums",
     "recurrent_gradient",
     "rnn_backward",
     "rnn_forward",
+    "row_lengths",
     "spectral_norm",
     "squared_products",
     "squared_sequences",
+    "squares",
     "walk",
     "whiten",
     "whiten_and_keep",

@@ -136,6 +136,9 @@ class Scaled:
 
 def power_of(values: Tensor, order: float) -> Scaled:
     """|values|^order in float64; very large or small values go through the scale instead of overflowing."""
+    if values.numel() > 1 and not any(values.stride()):  # one number, expanded: it stays one
+        one = power_of(values[(0,) * values.dim()], order)
+        return Scaled(one.mantissa.expand(values.shape), one.log_scale)
     magnitude = values.to(torch.float64).abs()
     result = Scaled(magnitude.square() if order == 2 else magnitude.pow(order), no_scale())
     if not magnitude.numel() or postpone(result.mantissa.detach().amax()):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsgd._native import squared_products
+from pathsgd._native import Outer, squared_products
 from pathsgd.arithmetic.scaled import Scaled
 
 
@@ -36,6 +36,17 @@ class Unsquared:
         """W^2 x."""
         x = x.with_one_scale()
         return Scaled(_Product.apply(x.mantissa, self.anchor, self), x.log_scale).normalized()
+
+    def kappa1(self) -> Outer:
+        """The derivative in W^2; zero if W leads to no output."""
+        if self.entered is None or self.left is None:
+            n, m = self.weight.shape
+            return Outer(torch.zeros(n, 1, dtype=torch.float64), torch.zeros(1, m, dtype=torch.float64))
+        return Outer(self.left[:, None], self.entered[None, :])
+
+    def mass(self) -> Tensor | None:
+        """The path mass that enters each row."""
+        return None if self.left is None or self.through is None else self.left * self.through
 
 
 class _Product(torch.autograd.Function):

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pathsgd import _native
 from pathsgd._native import Outer
 from pathsgd.metric.geometry import Measure
 from pathsgd.metric.whitening import WhiteningOf, Whitenings
@@ -40,8 +41,13 @@ class Joint:
     frozen: bool = False
 
 
-def resized(whitenings: Mapping[str, WhiteningOf], log_sizes: Mapping[str, float]) -> Whitenings:
-    """1/sqrt(K_abs) from 1/sqrt(K): the parameters in `log_sizes` get that mean logarithm, the others stay."""
+def resized(
+    whitenings: Mapping[str, WhiteningOf], log_sizes: Mapping[str, float], *, in_place: bool = False
+) -> Whitenings:
+    """1/sqrt(K_abs) from 1/sqrt(K): the parameters in `log_sizes` get that mean logarithm, the others stay.
+
+    in_place: nobody needs `whitenings` any more; they are written over where they can be.
+    """
     result = Whitenings(whitenings)
     result.prepared = whitenings.prepared if isinstance(whitenings, Whitenings) else None
     for name, size in log_sizes.items():
@@ -53,7 +59,9 @@ def resized(whitenings: Mapping[str, WhiteningOf], log_sizes: Mapping[str, float
         if not math.isfinite(mean):
             continue
         factor = math.exp(size - mean)
-        if isinstance(whitening, Outer):
+        if in_place:
+            (whitening.rows if isinstance(whitening, Outer) else whitening).mul_(factor)
+        elif isinstance(whitening, Outer):
             result[name] = Outer(whitening.rows * factor, whitening.columns)
         else:
             result[name] = whitening * factor
@@ -112,7 +120,7 @@ def mean_log(values: WhiteningOf) -> float:
     """-inf where a value is zero."""
     if isinstance(values, Outer):
         return mean_log(values.rows) + mean_log(values.columns)
-    return float(values.detach().double().log().mean())
+    return _native.mean_log(values)
 
 
 def _way(measured: Measure, name: str) -> tuple[Layer, Layer]:

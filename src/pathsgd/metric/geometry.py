@@ -88,7 +88,7 @@ def measure(
     """The general route: one evaluation of the squared network and its backward pass.
 
     frozen: what need not be looked at again; only the kappa that is needed is measured then.
-    bare: matrices whose kappa1 may stay an outer product.
+    bare: parameters whose kappa1 may come as an outer product or in float32.
     """
     if terms == "first" and _device(parameters).type != "cpu":
         quickly = _measure_at_once(recording, parameters, spaces, also)
@@ -96,26 +96,25 @@ def measure(
             return quickly
     places = spaces.places
     if frozen is None:
-        measured = Kappa(recording, parameters, [place.value for place in places.values()], bare=bare)
+        measured = Kappa(recording, parameters, [place.value for place in places.values()], bare=bare, relative=True)
     else:
         recording, places = frozen.live, {name: place for name, place in places.items() if name in frozen.wanted}
         at = [place.value for place in places.values()]
-        measured = Kappa(recording, parameters, at, frozen.sums(parameters), frozen.wanted, bare)
+        measured = Kappa(recording, parameters, at, frozen.sums(parameters), frozen.wanted, bare, relative=True)
     total = measured.total
     empty = bool(total.mantissa == 0)
-    divisor = 1.0 if empty else float(total.mantissa.detach())
     weights = measured.evaluation.weights
     # What leads to no measured output has no metric here: Euclidean, see whitening.py.
     reached = {n: k for n, k in measured.first().items() if n in recording.reached}
-    first: dict[str, Tensor | Outer] = {n: _relative(k, divisor, weights[n].log_scale) for n, k in reached.items()}
-    outer = {n: found for n, found in measured.outer().items() if n in recording.reached}
-    first.update({n: Outer(k.rows / divisor, k.columns) for n, (k, _) in outer.items()})
+    first: dict[str, Tensor | Outer] = {n: _unscaled(k, weights[n].log_scale) for n, k in reached.items()}
+    once = {n: found for n, found in measured.first_of_bare().items() if n in recording.reached}
+    first.update({n: k for n, (k, _) in once.items()})
     kappa = first
     if terms == "both":  # what is used once has none
-        second = {n: _relative(k, divisor, weights[n].log_scale) for n, k in measured.second().items()}
-        kappa = {n: k if isinstance(k, Outer) else k + second[n] for n, k in first.items()}
+        second = {n: _unscaled(k, weights[n].log_scale) for n, k in measured.second().items()}
+        kappa = {n: k + second[n] if isinstance(k, Tensor) and n in second else k for n, k in first.items()}
     log_gamma_sq = -torch.inf if empty else float(total.mantissa.detach().log() + total.log_scale)
-    mass = {n: rows / divisor for n, (_, rows) in outer.items()}
+    mass = {n: rows for n, (_, rows) in once.items() if rows is not None}
     ahead = _ahead(measured, places, spaces)
     return Measure(kappa, first, log_gamma_sq, spaces, mass=mass, ahead=ahead, also=read([], also))
 
@@ -156,8 +155,8 @@ def _is_plain(p: Tensor) -> bool:
     return p.dtype is torch.float32 and p.is_cpu and type(p) in (Tensor, nn.Parameter)
 
 
-def _relative(kappa: Tensor, divisor: float, log_scale: Tensor) -> Tensor:
-    return kappa / divisor if log_scale == 0 else kappa / divisor * torch.exp(-log_scale)
+def _unscaled(kappa: Tensor, log_scale: Tensor) -> Tensor:
+    return kappa if log_scale == 0 else kappa * torch.exp(-log_scale)
 
 
 def _measure_of(first: PlainKappa | StackKappa, known: Structure) -> Measure:
@@ -207,8 +206,9 @@ class Geometry:
     ) -> Measure:
         """The geometry at the current weights.
 
-        exact: in float64. Otherwise a plain recurrent net in float32 is measured in float32 where its result can be
-        vouched for, to about 1e-5 of each entry (`closed_form.kappa`): enough for a step, and several times faster.
+        exact: in float64. Otherwise a plain recurrent net in float32, and kernels of convolutions, are measured in
+        float32 where the result can be vouched for, to about 1e-5 of each entry (`closed_form.kappa`,
+        `arithmetic.kernel`): enough for a step, and several times faster.
         Of other nets only what a step needs is measured then: nothing of what is frozen and far from what moves.
         root: `next_root` of the last measurement, which saves a plain recurrent net a power iteration.
         parameters: the model's, by name, where somebody has looked them up already.

@@ -19,7 +19,7 @@ from pathsgd.passes.nodes import NodeSpaces, spaces_of
 from pathsgd.passes.recurrences import Recurrence, recurrences
 from pathsgd.passes.rolled import rolled
 from pathsgd.passes.sharing import repeats_along_paths
-from pathsgd.passes.squared import applied_to_one_row
+from pathsgd.passes.squared import used_once
 from pathsgd.recording.alike import alike
 from pathsgd.recording.dice import Dice
 from pathsgd.recording.inputs import Call, is_sparse, numbered_tensors, objects_in
@@ -47,7 +47,7 @@ class Structure:
     recurrences: dict[str, Recurrence]
     """The matrices that the net applies to its own results, by name."""
     bare: frozenset[str] = frozenset()
-    """The matrices whose kappa1 is an outer product."""
+    """Parameters that are used once, in a way that needs no q."""
     _frozen: dict[frozenset[str], Frozen] = field(default_factory=dict, repr=False)
 
     def frozen(self, parameters: Mapping[str, Tensor]) -> Frozen | None:
@@ -171,7 +171,7 @@ class Structures:
         free = frozenset(name for name, edges in spaces.edges.items() if edges.free)
         repeated = {recurrence.name: recurrence for recurrence in recurrences(recording)}
         plain, repeats = match(recording), repeats_along_paths(recording)
-        return Structure(recording, spaces, plain, repeats, free, repeated, applied_to_one_row(recording))
+        return Structure(recording, spaces, plain, repeats, free, repeated, used_once(recording))
 
     def _record(self, call: Call, dice: Dice | None) -> Recording:
         if dice is None:

@@ -156,7 +156,8 @@ class Refresh:
             log_sizes=kept if len(kept) == len(states) else None,
         )  # fmt: skip
         if is_absolute and not whitened.sized >= states.keys():
-            whitened = resized(whitened, self._log_sizes(states, kept, whitened, measured, parameters))
+            sizes = self._log_sizes(states, kept, whitened, measured, parameters)
+            whitened = resized(whitened, sizes, in_place=True)
         for part in parts:
             self._set(part, whitened, measured, parameters)
         # Of what is spread over processes only this one's part is kept.

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pathsgd._native import row_lengths
 from pathsgd.optim.parts import Part, whitening_of
 from pathsgd.optim.shards import Spread
 from pathsgd.passes.nodes import NodeSpaces
@@ -47,10 +48,7 @@ class ScaleFreeRows:
     def _measured(self) -> Tensor:
         totals = {spread: torch.zeros(self._count, dtype=torch.float64) for *_, spread in self._rows}
         for p, whitening, nodes, spread in self._rows:
-            squares = torch.where(whitening > 0, p.detach() / whitening, 0.0).square()
-            dims = [d for d in range(p.dim()) if nodes.shape[d] == 1 and p.shape[d] > 1]
-            squares = (squares.sum(dims, keepdim=True) if dims else squares).double().cpu()
-            totals[spread].scatter_add_(0, nodes.expand(squares.shape).reshape(-1), squares.reshape(-1))
+            totals[spread].scatter_add_(0, *_squares(p.detach(), whitening, nodes))
         for spread, total in totals.items():
             if spread is not None:
                 total.copy_(spread.summed(total.to(self._rows[0][0].device)))
@@ -65,3 +63,13 @@ class ScaleFreeRows:
         factors[0] = 1.0
         for p, _, nodes, _ in self._rows:
             p.mul_(factors[nodes].to(p))
+
+
+def _squares(p: Tensor, whitening: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes, and the squared lengths that a parameter brings into them."""
+    if p.dim() and nodes.numel() == nodes.shape[0] == len(p):
+        return nodes.reshape(-1), row_lengths(p, whitening).cpu()
+    squares = torch.where(whitening > 0, p / whitening, 0.0).square()
+    dims = [d for d in range(p.dim()) if nodes.shape[d] == 1 and p.shape[d] > 1]
+    squares = (squares.sum(dims, keepdim=True) if dims else squares).double().cpu()
+    return nodes.expand(squares.shape).reshape(-1), squares.reshape(-1)

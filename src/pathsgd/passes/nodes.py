@@ -32,7 +32,10 @@ from pathsgd.tape import Kind, Recording, Step, Value, interpret, map_leaves
 
 @dataclass(frozen=True)
 class Edges:
-    """Per parameter entry, the node it enters and the node it leaves; broadcastable to the parameter's shape."""
+    """Per parameter entry, the node it enters and the node it leaves; broadcastable to the parameter's shape.
+
+    Of size 1 along every dimension in which they do not change.
+    """
 
     out: Tensor
     into: Tensor
@@ -40,7 +43,8 @@ class Edges:
     @property
     def free(self) -> bool:
         """Whether some entry changes under some rescaling."""
-        return bool((self.out != self.into).any())
+        # One that varies along a dimension differs somewhere from one that does not.
+        return self.out.shape != self.into.shape or bool((self.out != self.into).any())
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,26 @@ def spaces_of(recording: Recording, parameters: Mapping[str, Tensor], *, exact: 
     return spaces
 
 
+class _Whole(Nodes):
+    """A parameter as it is. Its entries are numbered only for rules that ask for the numbers, as those of views do."""
+
+    name: str
+    start: int
+    size: torch.Size
+    weight = True
+
+    def __init__(self, name: str, start: int, size: torch.Size) -> None:
+        vars(self).update(name=name, start=start, size=size)
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.size
+
+    @property
+    def ids(self) -> Tensor:  # type: ignore[override]
+        return torch.arange(self.start, self.start + math.prod(self.size)).reshape(self.size)
+
+
 class _Graph:
     """Collects node numbers and ties while the recorded steps are walked through; see rules/base.py: NodeGraph."""
 
@@ -153,13 +177,11 @@ class _Graph:
         self.result_shape = torch.Size()
         known: dict[Value, Nodes] = {v: Nodes(torch.tensor(FIXED).expand(v.shape)) for v in recording.inputs}
         self._known = known
-        self._entries: dict[str, Tensor] = {}
-        """The numbers of each parameter's entries: all parameters end to end."""
-        for name, value in recording.parameters.items():
-            start = sum(ids.numel() for ids in self._entries.values())
-            self._entries[name] = torch.arange(start, start + math.prod(value.shape)).reshape(value.shape)
-            known[value] = Nodes(self._entries[name], weight=True)
-        self._ends = np.cumsum([ids.numel() for ids in self._entries.values()])
+        self._ends = np.cumsum([math.prod(value.shape) for value in recording.parameters.values()])
+        starts = [0, *self._ends.tolist()]
+        self._whole = [_Whole(n, at, v.shape) for at, (n, v) in zip(starts, recording.parameters.items())]
+        """The parameters; the numbers of their entries are those of all parameters end to end."""
+        known.update(zip(recording.parameters.values(), self._whole))
         interpret(recording, known, self._carry)
         self._step = None
         for output in (*recording.outputs, *(recording.returned if exact else ())):
@@ -180,6 +202,7 @@ class _Graph:
         labels = _components(self.count, [tie for tie in map(_without_fixed, self.ties) if len(tie[0])])
         found: dict[str, Step] = {}
         for name, (out, _) in self.uses.items():
+            out = _thin(out)
             units = np.unique(labels[out[out > FIXED].numpy()])
             step = next((s for ids, s in self._fixed_by if np.isin(labels[ids], units).any()), None)
             if step is not None:
@@ -193,7 +216,7 @@ class _Graph:
         results = step.rule.nodes(self, *args, **kwargs)
         for value, result in zip(step.outputs, (results,) if isinstance(results, Nodes) else results):
             if value is not None and result is not None:
-                assert result.ids.shape == value.shape and (not result.weight or value.kind is Kind.WEIGHT), step
+                assert result.shape == value.shape and (not result.weight or value.kind is Kind.WEIGHT), step
         return results
 
     # ---- what rules ask ------------------------------------------------------------------------------------------
@@ -203,9 +226,9 @@ class _Graph:
             return torch.where(torch.as_tensor(operand) == 0, NOTHING, FIXED)
         if not operand.weight:
             return operand.ids
-        ids = self.fresh(*operand.ids.shape)  # a bias: edges from the node of value one
+        ids = self.fresh(*operand.shape)  # a bias: edges from the node of value one
         self.edges(operand, ids, FIXED)
-        return torch.where(operand.ids == NOTHING, NOTHING, ids)
+        return ids if isinstance(operand, _Whole) else torch.where(operand.ids == NOTHING, NOTHING, ids)
 
     def alike(self, *operands: Any) -> tuple[list[Tensor], bool]:
         if any(isinstance(o, Nodes) and not o.weight for o in operands):
@@ -220,6 +243,7 @@ class _Graph:
 
     def tie(self, a: Tensor, b: Tensor) -> None:
         a, b = _without_repeats(*torch.broadcast_tensors(a, b))
+        a, b = _without_products(a, b)
         keep = (a >= 0) & (b >= 0) & (a != b)
         if bool(keep.any()):
             a, b = a[keep], b[keep]
@@ -243,12 +267,11 @@ class _Graph:
         if not isinstance(weight, Nodes) or not weight.weight:
             self._constant_edges(weight, out, into)
             return
-        out, into = out.expand(weight.ids.shape), into.expand(weight.ids.shape)
-        for name, ids in self._entries.items():
-            if ids.data_ptr() == weight.ids.data_ptr() and ids.shape == weight.ids.shape and weight.ids.is_contiguous():
-                self._use(name, out, into)
-                return
-        self._use_view(weight.ids.reshape(-1), out.reshape(-1), into.reshape(-1))
+        out, into = out.expand(weight.shape), into.expand(weight.shape)
+        if isinstance(weight, _Whole):
+            self._use(weight.name, out, into)
+        else:
+            self._use_view(weight.ids.reshape(-1), out.reshape(-1), into.reshape(-1))
 
     def _constant_edges(self, weight: Any, out: Tensor, into: Tensor) -> None:
         """Weights that no rescaling changes, fixed numbers or values of units that must be fixed then."""
@@ -279,19 +302,17 @@ class _Graph:
         if old is new:
             return old
         self.tie(old, new)
-        return torch.where(old >= 0, old, new) if bool((old < 0).any()) else old
+        return torch.where(old >= 0, old, new) if bool((_thin(old) < 0).any()) else old
 
     def _use_view(self, entries: Tensor, out: Tensor, into: Tensor) -> None:
         """A view of parameters was used (a transpose, a slice, several joined): write to the entries it shows."""
         constant = entries == CONSTANT
         self.tie(out[constant], into[constant])
         owner = torch.from_numpy(np.searchsorted(self._ends, entries.numpy(), side="right"))
-        names = list(self._entries)
         for index in owner[entries >= 0].unique().tolist():
-            mine, name = (owner == index) & (entries >= 0), names[index]
-            ids = self._entries[name]
-            unknown = torch.full(ids.shape, NOTHING)
-            sides, positions = self.uses.get(name, (unknown, unknown)), entries[mine] - int(ids.reshape(-1)[0])
+            mine, whole = (owner == index) & (entries >= 0), self._whole[index]
+            name, unknown = whole.name, torch.full(whole.shape, NOTHING)
+            sides, positions = self.uses.get(name, (unknown, unknown)), entries[mine] - whole.start
             self.uses[name] = (
                 self._write(sides[0], positions, out[mine]),
                 self._write(sides[1], positions, into[mine]),
@@ -315,6 +336,21 @@ def _without_repeats(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         if a.shape[dim] > 1 and a.stride(dim) == 0 and b.stride(dim) == 0:
             a, b = a.narrow(dim, 0, 1), b.narrow(dim, 0, 1)
     return a, b
+
+
+def _without_products(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Every entry of a row tied to every entry of a column: to tie each to the first of the others is enough."""
+    only_a, only_b = ([d for d in range(a.dim()) if a.shape[d] > 1 and x.stride(d) == 0] for x in (b, a))
+    if not only_a or not only_b or any(bool((_thin(x) < 0).any()) for x in (a, b)):  # a zero (-1) ties nothing
+        return a, b
+    firsts = [[_first(x, dims).reshape(-1) for dims in (only_a, only_b)] for x in (a, b)]
+    return torch.cat(firsts[0]), torch.cat(firsts[1])
+
+
+def _first(ids: Tensor, dims: Iterable[int]) -> Tensor:
+    for dim in dims:
+        ids = ids.narrow(dim, 0, 1)
+    return ids
 
 
 def _without_fixed(tie: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -345,16 +381,18 @@ def _number(
 ) -> tuple[NodeSpaces, Tensor]:
     """Number the free nodes 1..count in the order in which parameters enter them; with the numbers of all nodes."""
     table = torch.from_numpy(labels)
-    resolved = {n: tuple(_compressed(table[side.clamp(min=FIXED)]) for side in sides) for n, sides in uses.items()}
+    resolved = {
+        n: tuple(_compressed(table[_thin(side).clamp(min=FIXED)]) for side in sides) for n, sides in uses.items()
+    }
     names: list[str] = []
     numbers = torch.full((len(labels),), -1)
     numbers[FIXED] = FIXED
     for name, sides in resolved.items():
         for side in sides:
             values, first = np.unique(side.numpy().reshape(-1), return_index=True)
-            for row in sorted(first[numbers[values].numpy() < 0].tolist()):
-                numbers[side.reshape(-1)[row]] = len(names) + 1
-                names.append(f"{name}[{row}]")
+            rows = np.sort(first[numbers[values].numpy() < 0])
+            numbers[side.reshape(-1)[rows]] = torch.arange(len(names) + 1, len(names) + 1 + len(rows))
+            names.extend(f"{name}[{row}]" for row in rows.tolist())
     edges = {n: Edges(numbers[out], numbers[into]) for n, (out, into) in resolved.items()}
     scale_free = _scale_free(edges, numbers[table[torch.cat(normalised)]]) if normalised else {}
     return NodeSpaces(len(names), edges, names, scale_free=scale_free), numbers.clamp(min=FIXED)[table]

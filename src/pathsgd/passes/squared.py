@@ -16,10 +16,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from pathsgd.arithmetic.kernel import Kernel
 from pathsgd.arithmetic.recurrence import States
 from pathsgd.arithmetic.scaled import Scaled, add, no_scale, power_of
 from pathsgd.arithmetic.unsquared import Unsquared
 from pathsgd.rules.base import Squared, examples
+from pathsgd.rules.convolution import ConvolutionRule
 from pathsgd.tape import Recording, Value, interpret
 
 
@@ -37,7 +39,7 @@ class Evaluation:
     weights: parameter name -> q, a mantissa with its log-scale.
     total: gamma^2 as `Scaled`.
     recurrences: the passes through recurrent matrices that are parameters.
-    unsquared: the parameters that have no q, because it was asked for kappa1 alone (arithmetic/unsquared.py).
+    unsquared: the parameters that have no q, because kappa1 alone was asked for (arithmetic/unsquared.py, kernel.py).
 
     kept: the path sums of the values in `keep`.
 
@@ -45,7 +47,7 @@ class Evaluation:
         the parameters themselves; or nothing.
     given: path sums of values that the recorded steps read but do not make.
     wanted: the parameters whose q may be differentiated in; None for all.
-    bare: names of matrices that need no q, out of `applied_to_one_row`.
+    bare: names of parameters that need no q, out of `used_once`.
     """
 
     @torch.inference_mode(False)
@@ -62,7 +64,11 @@ class Evaluation:
         wanted: Container[str] | None = None,
         bare: Container[str] = (),
     ) -> None:
-        self.unsquared = {name: Unsquared(parameters[name]) for name in recording.parameters if name in bare}
+        self.unsquared = {
+            name: unsquared(parameters[name], wanted is None or name in wanted)
+            for name in recording.parameters
+            if name in bare
+        }
         with torch.set_grad_enabled(derivative == "p"):
             self.weights = {
                 name: power_of(parameters[name], order) for name in recording.parameters if name not in bare
@@ -86,16 +92,25 @@ class Evaluation:
         self.recurrences = [Recurrence(names[id(w)], states) for w, states in net.states if id(w) in names]
 
 
-def applied_to_one_row(recording: Recording) -> frozenset[str]:
-    """The matrices that one linear layer applies to one row, and nothing else uses: kappa1 is an outer product."""
+def unsquared(parameter: Tensor, wanted: bool) -> Unsquared | Kernel:
+    """A parameter of the squared network of which kappa1 alone is asked for, if it is wanted."""
+    return Unsquared(parameter) if parameter.dim() == 2 else Kernel(parameter, wanted=wanted)
+
+
+def used_once(recording: Recording) -> frozenset[str]:
+    """The parameters that need no q: matrices that a linear layer applies to one row, and kernels of convolutions.
+
+    Nothing else may use them.
+    """
     uses = Counter(value for step in recording.steps for value in step.operands)
     uses.update((*recording.outputs, *recording.returned))
     found = set()
     for step in recording.steps:
-        x, weight = (*step.args, *step.kwargs.values())[:2] if step.operation == "linear" else (None, None)
+        x, weight = (*step.args, step.kwargs.get("weight"), None)[:2]
         name = recording.names.get(weight) if isinstance(weight, Value) else None
-        if name is None or uses[weight] > 1 or not isinstance(x, Value) or len(weight.shape) != 2:
+        if name is None or uses[weight] > 1 or not isinstance(x, Value):
             continue
-        if x.shape.numel() == weight.shape[1] and step.kwargs.keys() <= {"weight", "bias"}:
+        one_row = step.operation == "linear" and len(weight.shape) == 2 and x.shape.numel() == weight.shape[1]
+        if one_row or isinstance(step.rule, ConvolutionRule):
             found.add(name)
     return frozenset(found)

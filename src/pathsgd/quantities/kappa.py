@@ -41,8 +41,9 @@ class Kappa:
 
     With gamma^2 = m exp(S) (`total`) and q = mantissa exp(s) (`evaluation.weights[name]`), the stored tensors are
     derivatives of m in q's mantissa:   kappa = stored * exp(S - s),   kappa / gamma^2 = stored / m * exp(-s).
+    With `relative` all of them are divided by m already, unless it is zero.
 
-    bare: matrices of which only `outer` is wanted, out of `passes.squared.applied_to_one_row`.
+    bare: parameters of which only `first_of_bare` is wanted, out of `passes.squared.used_once`.
     """
 
     @torch.inference_mode(False)
@@ -54,6 +55,8 @@ class Kappa:
         given: Mapping[Value, Scaled] | None = None,
         wanted: Container[str] | None = None,
         bare: Container[str] = (),
+        *,
+        relative: bool = False,
     ) -> None:
         """also: values whose derivatives are wanted besides (`in_values`). given, wanted: as `Evaluation` has them."""
         self.recording, self.parameters = recording, parameters
@@ -64,9 +67,11 @@ class Kappa:
         kept = self.evaluation.kept
         recurrent = [r.states.mantissa for r in self.evaluation.recurrences]
         self._bare = {n: m for n, m in self.evaluation.unsquared.items() if wanted is None or n in wanted}
-        anchors = [matrix.anchor for matrix in self._bare.values()]
+        anchors = [unsquared.anchor for unsquared in self._bare.values()]
         sources = [*self._leaves.values(), *recurrent, *(s.mantissa for s in kept.values()), *anchors]
-        grads = iter(_gradients(self.total.mantissa, sources))
+        total = float(self.total.mantissa.detach()) if relative else 0.0
+        self._per = 1 / total if total > 0 else 1.0
+        grads = iter(_gradients(self.total.mantissa, sources, self._per))
         self._first = dict(zip(self._leaves, grads))
         self._external = [next(grads) for _ in recurrent]
         self._in_values = {value: next(grads) for value in kept}
@@ -81,16 +86,9 @@ class Kappa:
         least = min((float(scale.min()) for scale in scales.values()), default=0.0)
         return {value: d * (least - scales[value]).exp().to(d.device) for value, d in self._in_values.items()}
 
-    def outer(self) -> dict[str, tuple[Outer, Tensor]]:
-        """dm/dq of the bare matrices, and the path mass that enters each of their rows."""
-        found = {}
-        for name, matrix in self._bare.items():
-            x, y, left = matrix.entered, matrix.through, matrix.left
-            if x is None or y is None or left is None:  # it leads to no output
-                n, m = matrix.weight.shape
-                x, y, left = (torch.zeros(k, dtype=torch.float64) for k in (m, n, n))
-            found[name] = Outer(left[:, None], x[None, :]), left * y
-        return found
+    def first_of_bare(self) -> dict[str, tuple[Tensor | Outer, Tensor | None]]:
+        """dm/dq of the bare parameters, and the path mass that enters each of their rows where that is known."""
+        return {name: (unsquared.kappa1(), unsquared.mass()) for name, unsquared in self._bare.items()}
 
     @torch.inference_mode(False)
     def second(self, samples: int | None = None, generator: torch.Generator | None = None) -> dict[str, Tensor]:
@@ -101,7 +99,7 @@ class Kappa:
             result[name] = self._recurrent(name)
         for name in shared.general:
             diagonal = self._hessian_diagonal(name) if samples is None else self._estimate(name, samples, generator)
-            result[name] = 2 * self._leaves[name].detach() * diagonal
+            result[name] = 2 * self._per * self._leaves[name].detach() * diagonal
         return result
 
     def _recurrent(self, name: str) -> Tensor:
@@ -152,10 +150,12 @@ class Kappa:
         return total / samples
 
 
-def _gradients(total: Tensor, wanted: list[Tensor]) -> tuple[Tensor, ...]:
+def _gradients(total: Tensor, wanted: list[Tensor], per: float) -> tuple[Tensor, ...]:
+    """The derivatives of `total`, times `per`."""
     if not total.requires_grad:  # no parameter reaches the output
         return tuple(torch.zeros_like(w) for w in wanted)
-    return torch.autograd.grad(total, wanted, allow_unused=True, materialize_grads=True)
+    first = None if per == 1 else torch.full_like(total, per)
+    return torch.autograd.grad(total, wanted, first, allow_unused=True, materialize_grads=True)
 
 
 def kappa(

@@ -68,6 +68,10 @@ class PathTensor(Tensor):
                 mode.met_unseen = refusal
         raise refusal
 
+    def __deepcopy__(self, memo: Any) -> PathTensor:  # type: ignore[override]
+        # An object of the model's own (a policy's distribution) may have kept it; a copy of that model must not fail.
+        return self
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"PathTensor({self.value.kind.value}, shape={tuple(self.value.shape)})"
 

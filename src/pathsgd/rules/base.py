@@ -68,6 +68,11 @@ class Nodes:
     ids: Tensor
     weight: bool = False
 
+    @property
+    def shape(self) -> torch.Size:
+        """The tensor's shape; a parameter as it is need not be numbered to tell it."""
+        return self.ids.shape
+
 
 FIXED, NOTHING, CONSTANT = 0, -1, -2
 
@@ -227,4 +232,4 @@ def contraction(net: Squared, product: Callable[..., Tensor], x: Any, w: Any, *,
 
 def shape_of(operand: Any) -> torch.Size:
     """The shape of an operand, also in the node analysis."""
-    return operand.ids.shape if isinstance(operand, Nodes) else operand.shape
+    return operand.shape

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathsgd.arithmetic import scaled
+from pathsgd.arithmetic.kernel import Kernel
 from pathsgd.arithmetic.scaled import Scaled
 from pathsgd.rules.base import NodeGraph, Nodes, Squared, as_scaled, contraction, operation, shape_of
 from pathsgd.rules.linear import ProductRule
@@ -20,7 +21,7 @@ from pathsgd.rules.pointwise import add_nodes
 from pathsgd.tape import Kind, Product, values_in
 
 
-class _Convolution(ProductRule):
+class ConvolutionRule(ProductRule):
     def result_kind(self, kinds: Iterable[Kind]) -> Kind:
         return Kind.ACTIVATION
 
@@ -28,12 +29,24 @@ class _Convolution(ProductRule):
     def spatial(self) -> int:
         return int(self.name[-2])
 
+    @property
+    def row_dim(self) -> int | None:
+        """The dimension of the result that rows of the kernel lead to; None if none does."""
+        return -1 - self.spatial
+
     def products(self, x: Any, weight: Any, *args: Any, **kwargs: Any) -> list[Product]:
         return [[[v] for v in values_in((x, weight))]]
 
     def _squared(self, net: Squared, x: Any, weight: Any, bias: Any, options: tuple[Any, ...]) -> Scaled:
         op = getattr(F, self.name)
-        y = contraction(net, lambda m, w: op(m, w, None, *options), x, weight)
+
+        def product(m: Tensor, w: Tensor) -> Tensor:
+            return op(m, w, None, *options)
+
+        if isinstance(weight, Kernel):
+            y = weight.of(as_scaled(net, x), product, self.row_dim)
+        else:
+            y = contraction(net, product, x, weight)
         if bias is None:
             return y
         b = as_scaled(net, bias).with_one_scale()
@@ -57,7 +70,7 @@ class _Convolution(ProductRule):
 
 
 @operation("conv1d", "conv2d", "conv3d")
-class Convolution(_Convolution):
+class Convolution(ConvolutionRule):
     """y[o, s] = sum_{i, k} W[o, i, k] x[i, s + k] + b_o."""
 
     summary = "a convolution: squared kernel, squared bias"
@@ -84,10 +97,11 @@ class Convolution(_Convolution):
 
 
 @operation("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-class TransposedConvolution(_Convolution):
+class TransposedConvolution(ConvolutionRule):
     """The adjoint of a convolution; its kernel is stored (i, o within the group, k)."""
 
     summary = "a transposed convolution: squared kernel, squared bias"
+    row_dim = None
 
     def squared(
         self, net: Squared, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,

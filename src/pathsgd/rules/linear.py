@@ -64,6 +64,13 @@ class ProductRule(Rule):
     multiplies = True
 
 
+def _linear(x: Tensor, weight: Tensor) -> Tensor:
+    """F.linear; where one number stands for all weights, as when paths are counted, the sum of x is enough."""
+    if weight.dim() != 2 or any(weight.stride()) or not weight.numel():
+        return F.linear(x, weight)
+    return (x.sum(-1, keepdim=True) * weight[0, 0]).expand(*x.shape[:-1], len(weight))
+
+
 @operation("linear")
 class Linear(ProductRule):
     """y_o = sum_i W[o, i] x_i + b_o."""
@@ -83,7 +90,7 @@ class Linear(ProductRule):
         if isinstance(weight, Unsquared):
             y = weight.of(as_scaled(net, x))
         else:
-            y = contraction(net, F.linear, x, weight, last=True)
+            y = contraction(net, _linear, x, weight, last=True)
         return y if bias is None else scaled.add(y, as_scaled(net, bias))
 
     def nodes(self, graph: NodeGraph, x: Any, weight: Any, bias: Any = None) -> Nodes:

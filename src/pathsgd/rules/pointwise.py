@@ -148,16 +148,16 @@ def multiply_nodes(graph: NodeGraph, a: Any, b: Any) -> Nodes:
     values, weight = (a, b) if isinstance(a, Nodes) and not (a.weight and isinstance(b, Nodes)) else (b, a)
     if not isinstance(weight, Nodes):
         constant = torch.as_tensor(weight)
-        shape = torch.broadcast_shapes(values.ids.shape, constant.shape)
+        shape = torch.broadcast_shapes(values.shape, constant.shape)
         ids = values.ids.expand(shape)
         return Nodes(ids if bool(constant.all()) else torch.where(constant == 0, NOTHING, ids), values.weight)
     # The weight is shared over the dimensions it lacks: one node per entry of the weight, before and after.
     ids = graph.activation(values)
-    shape = torch.broadcast_shapes(ids.shape, weight.ids.shape)
-    own = [1] * (len(shape) - weight.ids.dim()) + list(weight.ids.shape)
+    shape = torch.broadcast_shapes(ids.shape, weight.shape)
+    own = [1] * (len(shape) - len(weight.shape)) + list(weight.shape)
     into = graph.merge(ids.expand(shape), [d for d, size in enumerate(own) if size == 1])
     out = graph.fresh(*own)
-    graph.edges(Nodes(weight.ids.reshape(own), weight=True), out, into)
+    graph.edges(weight if own == list(weight.shape) else Nodes(weight.ids.reshape(own), weight=True), out, into)
     return Nodes(out.expand(shape))
 
 

@@ -46,7 +46,7 @@ class Pool(Rule):
 def _window_sums(
     x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, spatial: int
 ) -> Tensor:
-    """Sum over each window, (C, *) or (N, C, *), as a convolution of every channel with ones."""
+    """Sum over each window, (C, *) or (N, C, *): an average without its divisor, or a convolution with ones."""
     size, dilate, pad = _tuple(kernel, spatial), _tuple(dilation, spatial), _tuple(padding, spatial)
     step = size if stride is None or stride == [] or stride == () else _tuple(stride, spatial)
     flat = x.reshape(-1, 1, *x.shape[x.dim() - spatial :])
@@ -58,7 +58,11 @@ def _window_sums(
             count -= 1
         # Negative padding cuts off what no window reaches.
         pads = [p, (count - 1) * s + reach - n - p, *pads]
-    y = _CONV[spatial](F.pad(flat, pads), x.new_ones(1, 1, *size), stride=step, dilation=dilate)
+    padded = F.pad(flat, pads) if any(pads) else flat
+    if spatial == 2 and set(dilate) == {1}:  # torch has no fast convolution for float64
+        y = F.avg_pool2d(padded, size, step, divisor_override=1)
+    else:
+        y = _CONV[spatial](padded, x.new_ones(1, 1, *size), stride=step, dilation=dilate)
     return y.reshape(*x.shape[: x.dim() - spatial], *y.shape[2:])
 
 

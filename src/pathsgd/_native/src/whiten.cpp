@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <numeric>
 #include <vector>
 
 #include "entry.h"
+#include "mean_log.h"
 #include "threads.h"
 
 namespace pathsgd {
@@ -26,60 +26,6 @@ std::vector<double> column_factors(const WhitenCall<F>& call, const WhitenJob<F>
   if (job.column_out || job.column_into)
     for (int64_t c = 0; c < job.columns; c++) factors[c] = factor(call, job, job.column_out, job.column_into, c / job.repeat);
   return factors;
-}
-
-template <class F>
-struct Parts;  // of a number: sign and exponent above `kMantissa` bits
-template <>
-struct Parts<float> {
-  using Bits = uint32_t;
-  static constexpr int kMantissa = 23, kBias = 127;
-};
-template <>
-struct Parts<double> {
-  using Bits = uint64_t;
-  static constexpr int kMantissa = 52, kBias = 1023;
-};
-
-// sum log(value) of positive normal numbers: exponents are added, mantissas, in [1, 2), multiplied. Others: see `log_sum`.
-template <class F>
-double quick_log_sum(const F* values, int64_t count, bool& is_plain) {
-  using Bits = typename Parts<F>::Bits;
-  constexpr int kWide = 8, kMantissa = Parts<F>::kMantissa;
-  constexpr Bits one = Bits(Parts<F>::kBias) << kMantissa, mask = (Bits(1) << kMantissa) - 1;
-  double products[kWide];
-  int64_t exponents[kWide] = {}, others = 0;
-  std::fill_n(products, kWide, 1.0);
-  for (int64_t i = 0; i < count; i += kWide)
-    for (int lane = 0; lane < kWide; lane++) {
-      Bits bits;
-      std::memcpy(&bits, values + i + lane, sizeof bits);
-      const Bits exponent = bits >> kMantissa, mantissa = (bits & mask) | one;
-      others += exponent == 0 || exponent >= 2 * Parts<F>::kBias + 1;  // zero, too small, negative or not finite
-      exponents[lane] += static_cast<int64_t>(exponent) - Parts<F>::kBias;
-      F factor;
-      std::memcpy(&factor, &mantissa, sizeof factor);
-      products[lane] *= static_cast<double>(factor);
-    }
-  is_plain = others == 0;
-  double total = 0;
-  for (int lane = 0; lane < kWide; lane++)
-    total += std::log(products[lane]) + static_cast<double>(exponents[lane]) * 0.69314718055994530942;
-  return total;
-}
-
-template <class F>
-double log_sum(const F* values, int64_t count) {
-  constexpr int64_t kBlock = 2048;  // 256 mantissas for each of eight products: below 2^256
-  double total = 0;
-  for (int64_t first = 0; first < count; first += kBlock) {
-    const int64_t whole = std::min(kBlock, count - first) / 8 * 8, end = std::min(count, first + kBlock);
-    bool is_plain = true;
-    const double quick = quick_log_sum(values + first, whole, is_plain);
-    if (is_plain) total += quick;
-    for (int64_t i = is_plain ? first + whole : first; i < end; i++) total += std::log(static_cast<double>(values[i]));
-  }
-  return total;
 }
 
 // In double: the factor may leave the range of F where the product does not.
@@ -124,7 +70,7 @@ void whiten_matrix(const WhitenCall<F>& call, WhitenJob<F>& job) {
       const K* kappa = static_cast<const K*>(job.kappa) + r * job.columns;
       whiten_row(kappa, narrow.data(), scale, job.columns, job.to + r * job.columns);
     }
-    if (has_size) sums[thread] = log_sum(job.to + begin * job.columns, (end - begin) * job.columns);
+    if (has_size) sums[thread] = sum_of_logs(job.to + begin * job.columns, (end - begin) * job.columns);
   });
   const double total = std::accumulate(sums.begin(), sums.end(), 0.0), size = static_cast<double>(job.rows * job.columns);
   const double by = sizing(job, total / size);
@@ -181,7 +127,7 @@ void whiten_outer(const WhitenCall<F>& call, WhitenJob<F>& job) {
     return;
   }
   const int64_t n = rows.size(), m = columns.size();
-  const double mean = (job.to ? log_sum(job.to, n) / n : 0.0) + (job.to_columns ? log_sum(job.to_columns, m) / m : 0.0);
+  const double mean = (job.to ? sum_of_logs(job.to, n) / n : 0.0) + (job.to_columns ? sum_of_logs(job.to_columns, m) / m : 0.0);
   const double sized = sizing(job, mean);
   if (job.is_sized) job.to ? multiply(job.to, sized, n) : multiply(job.to_columns, sized, m);
 }

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pathsgd._native.fallback.follow_directions import iterate
 from pathsgd.arithmetic import growth
 from pathsgd.arithmetic.growth import Directions, Map
 from support.device import DEVICE, counting
@@ -255,3 +256,18 @@ def test_on_a_device_a_look_and_its_correction_do_not_make_the_host_wait():
     assert float(rate) == pytest.approx(float(growth.bound_(here, directions, 1.05)), rel=1e-5)
     assert float(rate) > 1.05
     assert torch.allclose(there.weight.cpu(), here.weight, atol=1e-4)
+
+
+@given(
+    hidden=st.integers(1, 9),
+    seed=st.integers(0, 2**20),
+    form=st.sampled_from([(0.0, 1.0, False), (0.3, 0.7, False), (0.3, 0.7, True), (0.0, 1.0, True)]),
+)
+def test_scales_taken_into_the_matrix_change_nothing(hidden: int, seed: int, form: tuple[float, float, bool]) -> None:
+    torch.manual_seed(seed)
+    keep, gain, inside = form
+    scale = (2 * torch.randn(hidden, dtype=torch.float64)).exp()
+    f = Map(random_weight(hidden, seed, 2.0), scale, keep, gain, inside)
+    rays = torch.stack([f.start(number) for number in range(5)])
+    for found, wanted in zip(growth.iterated(f, rays, 6), iterate(f, rays, 6)):
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,10 +55,17 @@ def arguments(seed: int = 0) -> tuple[Tensor, ...]:
     return (*differentiable, torch.tensor([0.5, 2.0, 1.5], dtype=DOUBLE))
 
 
-def test_its_derivatives_are_right_and_can_be_differentiated_again() -> None:
-    assert torch.autograd.gradcheck(recurrence._LinearRecurrence.apply, arguments())
-    assert torch.autograd.gradgradcheck(recurrence._LinearRecurrence.apply, arguments())
+@pytest.mark.parametrize("backwards", [False, True])
+def test_its_derivatives_are_right_and_can_be_differentiated_again(backwards: bool) -> None:
+    assert torch.autograd.gradcheck(recurrence._LinearRecurrence.apply, (*arguments(), backwards))
+    assert torch.autograd.gradgradcheck(recurrence._LinearRecurrence.apply, (*arguments(), backwards))
 
 
 def test_the_sweep_and_the_unrolled_form_agree() -> None:
-    torch.testing.assert_close(recurrence._LinearRecurrence.apply(*arguments()), recurrence._unrolled(*arguments()))
+    torch.testing.assert_close(recurrence._swept(*arguments()), recurrence._unrolled(*arguments()))
+
+
+def test_the_sweep_backwards_is_that_of_the_turned_sequence() -> None:
+    A, u, start, ratios = (t.detach() for t in arguments())
+    turned = recurrence._swept(A, u.flip(0), start, ratios.flip(0)).flip(0)
+    torch.testing.assert_close(recurrence._LinearRecurrence.apply(A, u, start, ratios, True), turned)

@@ -10,7 +10,9 @@
 #include "correct_direction.h"
 #include "cross_entropy.h"
 #include "entry.h"
+#include "flow_sides.h"
 #include "follow_directions.h"
+#include "linear_sweep.h"
 #include "mean_log.h"
 #include "narrow.h"
 #include "plain_sums.h"
@@ -35,6 +37,7 @@ OVERLOADS(rnn_forward, RnnForwardCall)
 OVERLOADS(rnn_backward, RnnBackwardCall)
 OVERLOADS(recurrent_gradient, RecurrentGradientCall)
 OVERLOADS(squared_products, SquaredProductsCall)
+OVERLOADS(linear_sweep, LinearSweepCall)
 OVERLOADS(row_lengths, RowLengthsCall)
 DECLARE(squares, SquaresCall, float)
 DECLARE(squares, SquaresCall, double)
@@ -47,6 +50,7 @@ OVERLOADS(direction, UpdateCall)
 OVERLOADS(apply, UpdateCall)
 DECLARE(spectral_norm, SpectralNormCall, float)
 DECLARE(whiten, WhitenCall, float)
+DECLARE(flow_sides, FlowSidesCall, double)
 DECLARE(follow_directions, FollowDirectionsCall, float)
 DECLARE(correct_direction, CorrectDirectionCall, float)
 DECLARE(cross_entropy, CrossEntropyCall, float)
@@ -260,6 +264,49 @@ void run_plain_sums(Kernel sequences, Sums sums, long steps, long hidden, bool e
   expect_same("recurrent over gamma^2", got, recurrent);
 }
 
+template <class F>
+void run_linear_sweep(long steps, long rows, long hidden, bool transposed, bool backwards, bool from_zero, bool plain) {
+  const long size = rows * hidden;
+  auto a = random<F>(hidden * hidden);
+  for (F& value : a) value /= F(hidden);  // so that nothing grows beyond what plain loops round alike
+  const auto u = random<F>(steps * size), start = random<F>(size);
+  const auto ratios = random<double>(steps);
+  vector<double> m(steps * size);
+  for (long step = 0; step < steps; step++) {
+    const long t = backwards ? steps - 1 - step : step, before = backwards ? t + 1 : t - 1;
+    for (long row = 0; row < rows; row++)
+      for (long n = 0; n < hidden; n++) {
+        double sum = 0;
+        for (long k = 0; k < hidden; k++) {
+          const double state = step ? m[before * size + row * hidden + k] : from_zero ? 0.0 : start[row * hidden + k];
+          sum += a[transposed ? k * hidden + n : n * hidden + k] * state;
+        }
+        m[t * size + row * hidden + n] = (plain ? 1.0 : ratios[t]) * sum + u[t * size + row * hidden + n];
+      }
+  }
+  vector<F> got(steps * size);
+  failures += linear_sweep(pathsgd::LinearSweepCall<F>{steps, rows, hidden, transposed, backwards, a.data(), u.data(),
+                                                       from_zero ? nullptr : start.data(),
+                                                       plain ? nullptr : ratios.data(), got.data()});
+  expect_same("sweep", got, m);
+}
+
+void run_flow_sides(long count, bool is_root) {
+  auto flow = random<double>(count), least = random<double>(count);
+  vector<double> out(count), into(count), expected_out(count), expected_into(count);
+  const double exponent = is_root ? 0.25 : 0.1;
+  for (long i = 0; i < count; i++) {
+    flow[i] = i % 3 ? flow[i] + 1 : 0, least[i] += 1.125;
+    const double bounded = std::max(flow[i], least[i]);
+    expected_into[i] = std::pow(bounded, exponent);
+    expected_out[i] = expected_into[i] * (flow[i] > 0 ? std::sqrt(flow[i] / bounded) : 1.0);
+  }
+  pathsgd::FlowSidesCall<double> call{count, flow.data(), least.data(), out.data(), into.data(), exponent};
+  failures += pathsgd_flow_sides_double(&call);
+  expect_same("out side", out, expected_out);
+  expect_same("into side", into, expected_into);
+}
+
 void run_squared_products(long rows, long columns) {
   const auto w = random<float>(rows * columns);
   vector<double> x = random<double>(columns), y = random<double>(rows), into(rows), out(columns);
@@ -411,14 +458,24 @@ void run_whiten(long rows, long columns, long repeat) {
     }
   vector<pathsgd::WhitenJob<float>> jobs{
       {rows, columns, repeat, pathsgd::kMatrix, 0, matrix.data(), nullptr, nullptr, nullptr, nullptr, nullptr, nodes.data(),
-       root.data(), nullptr, 0},
+       root.data(), nullptr, 0, NAN, 0},
       {rows, columns, repeat, pathsgd::kOuter, 1, high.data(), wide.data(), sides.data(), nullptr, nullptr, nullptr, nodes.data(),
-       by_row.data(), by_column.data(), 0}};
+       by_row.data(), by_column.data(), 0, NAN, 0}};
   pathsgd::WhitenCall<float> call{2, 3, sides.data(), sides.data(), 1.0, jobs.data()};
   failures += pathsgd_whiten_float(&call);
   expect_same("1/sqrt(kappa)", root, expected);
   for (long i = 0; i < rows * columns; i++) root[i] = by_row[i / columns] * by_column[i % columns];
   expect_same("1/sqrt(kappa) of an outer product", root, expected);
+  // Once more, with a mean logarithm of 0.25.
+  double mean = 0;
+  for (double value : expected) mean += std::log(value) / expected.size();
+  for (double& value : expected) value *= std::exp(0.25 - mean);
+  for (auto& job : jobs) job.log_size = 0.25;
+  failures += pathsgd_whiten_float(&call);
+  failures += !jobs[0].is_sized + !jobs[1].is_sized;
+  expect_same("sized 1/sqrt(kappa)", root, expected);
+  for (long i = 0; i < rows * columns; i++) root[i] = by_row[i / columns] * by_column[i % columns];
+  expect_same("sized 1/sqrt(kappa) of an outer product", root, expected);
 }
 
 // All entries alike, so that one iteration finds the direction; scales that cancel.
@@ -531,6 +588,11 @@ void run_known() {
       }
     for (const auto& s : shapes) {
       run_squared_products(s[1], s[2]);
+      for (bool is_root : {false, true}) run_flow_sides(s[2], is_root);
+      for (int bits = 0; bits < 16; bits++) {
+        run_linear_sweep<float>(s[0], s[1], s[2], bits & 1, bits & 2, bits & 4, bits & 8);
+        run_linear_sweep<double>(s[0], s[3], s[2], bits & 1, bits & 2, bits & 4, bits & 8);
+      }
       run_spectral_norm(s[1], s[2]);
       run_whiten(s[1], s[2], 1 + s[2] / 3);
       for (long count : {1, 6, 7})
@@ -579,6 +641,8 @@ void run_one(const std::string& operation, unsigned seed, long a, long b, long c
   if (operation == "rnn")
     run<F>({a, b, c, d, option(1), option(2), option(3), option(4), option(5), option(6), option(7), option(8), option(9)});
   else if (operation == "squared") run_all_squared<F>(a, c, option(1), option(2));
+  else if (operation == "flow_sides") run_flow_sides(c, option(1));
+  else if (operation == "linear_sweep") run_linear_sweep<F>(a, b, c, option(1), option(2), option(3), option(4));
   else if (operation == "squared_products") run_squared_products(b, c);
   else if (operation == "spectral_norm") run_spectral_norm(b, c);
   else if (operation == "squares") run_squares<float>(b * c, pathsgd_squares_float);

@@ -87,6 +87,11 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], list[Callable[[], Tensor]]]] = {
     "cross_entropy": (cross_entropy, [rand(3, 5), rand(4, 5), rand(4)]),
     "squared_sequences": (lambda *t: _native.squared_sequences(*t, 6, True, 0.7), [rand(4, 4), rand(4), rand(4)]),
     "squared_products": (_native.squared_products, [rand(3, 4), rand(4, dtype=double), rand(3, dtype=double)]),
+    "flow_sides": (
+        lambda flow, least: _native.flow_sides(flow, least, 0.25),
+        [rand(5, dtype=double), rand(5, dtype=double)],
+    ),
+    "linear_sweep": (_native.linear_sweep, [rand(4, 4), rand(3, 2, 4), rand(2, 4), rand(3, dtype=double)]),
     "mean_log": (_native.mean_log, [lambda: rand(3, 4)().abs() + 0.1]),
     "squares": (_native.squares, [rand(3, 4)]),
     "narrow": (_native.narrow, [rand(3, 4, dtype=double)]),
@@ -168,6 +173,7 @@ def test_others_do_not(name: str, argument: int, kind: str, called: list[str]) -
 
 
 TRANSFORMED = ["spectral_norm", "squared_products", "whiten", "squared_sequences", "squares", "row_lengths"]
+TRANSFORMED += ["linear_sweep"]
 
 
 @pytest.mark.parametrize("name", TRANSFORMED)

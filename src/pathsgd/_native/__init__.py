@@ -9,7 +9,9 @@ from pathsgd._native.loader import Backend, load
 from pathsgd._native.operands import ADAM, GRADIENT, MOMENTUM, NESTEROV, Operands, UpdateRule, compute_dtype
 from pathsgd._native.operations.correct_direction import correct_direction
 from pathsgd._native.operations.cross_entropy import can_compute_cross_entropy, cross_entropy
+from pathsgd._native.operations.flow_sides import flow_sides
 from pathsgd._native.operations.follow_directions import follow_directions
+from pathsgd._native.operations.linear_sweep import linear_sweep
 from pathsgd._native.operations.mean_log import mean_log
 from pathsgd._native.operations.narrow import narrow
 from pathsgd._native.operations.plain_sums import PlainSums, plain_sums
@@ -22,7 +24,7 @@ from pathsgd._native.operations.squared_products import squared_products
 from pathsgd._native.operations.squared_sequences import squared_sequences
 from pathsgd._native.operations.squares import squares
 from pathsgd._native.operations.update import Update
-from pathsgd._native.operations.whiten import Lines, Outer, Whitening, dense, whiten
+from pathsgd._native.operations.whiten import Lines, Outer, Whiten, Whitening, dense, whiten, whiten_and_keep
 
 __all__ = [
     "ADAM",
@@ -39,13 +41,16 @@ __all__ = [
     "PlainSums",
     "Update",
     "UpdateRule",
+    "Whiten",
     "Whitening",
     "can_compute_cross_entropy",
     "compute_dtype",
     "correct_direction",
     "cross_entropy",
     "dense",
+    "flow_sides",
     "follow_directions",
+    "linear_sweep",
     "load",
     "mean_log",
     "narrow",
@@ -60,4 +65,5 @@ __all__ = [
     "squares",
     "walk",
     "whiten",
+    "whiten_and_keep",
 ]

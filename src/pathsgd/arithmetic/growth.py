@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 
 from pathsgd._native import correct_direction, follow_directions
-from pathsgd._native.fallback.follow_directions import ITERATIONS, RIPE, Directions, Map, iterate, positive
+from pathsgd._native.fallback.follow_directions import ITERATIONS, RIPE, Directions, Map, positive
 
 __all__ = ["Directions", "Map", "bound_", "ripe_directions", "scale_of", "settle_", "strongest", "upper_bound"]
 
@@ -127,11 +127,29 @@ def strongest(f: Map, starts: int = 64, iterations: int = 240) -> tuple[Tensor, 
     direction and has converged.
     """
     rays = torch.stack([f.start(number) for number in range(starts)])
-    rays, _ = iterate(f, rays, iterations - iterations // 2)
-    rays, logs = iterate(f, rays, iterations // 2)
+    rays, logs = iterated(f, rays, iterations)
+    logs = logs[iterations - iterations // 2 :]
     rates = torch.where((rays > 0).any(1), logs.mean(0).exp(), 0.0)
     best = rates.argmax()
     return rates[best], rays[best]
+
+
+def iterated(f: Map, rays: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    """`iterate` of hundreds of iterations: the scales are taken into the matrix once, logarithms at the end."""
+    balanced = (f.weight * f.scale / f.scale[:, None]).t().contiguous()
+    is_plain = isinstance(f.keep, float) and isinstance(f.gain, float) and (f.keep, f.gain) == (0.0, 1.0)
+    lengths = []
+    for _ in range(iterations):
+        image = rays @ balanced
+        if is_plain:
+            image = image.clamp_(min=0)
+        elif f.inside:
+            image = (f.keep * rays + f.gain * image).clamp_(min=0)
+        else:
+            image = f.keep * rays + f.gain * image.clamp_(min=0)
+        lengths.append(positive(image.sum(1)))
+        rays = image.div_(lengths[-1][:, None])
+    return rays, torch.stack(lengths).log()
 
 
 def upper_bound(f: Map, iterations: int = 100) -> Tensor:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pathsgd._native import linear_sweep
+
 
 @dataclass(frozen=True)
 class Perron:
@@ -35,8 +37,23 @@ def perron_root(A: Tensor, iterations: int = 8) -> float:
     return value if math.isfinite(value) else 0.0
 
 
+_LEAST = 1e-150
+"""Sums between this and its inverse are as good as scaled ones."""
+
+
+def _totals(A: Tensor, first: Tensor, iterations: int) -> list[float]:
+    """The sum of A^n first for n = 0 .. iterations, in one sweep without scales."""
+    entering = A.new_zeros(iterations + 1, 1, len(first))
+    entering[0, 0] = first
+    return linear_sweep(A, entering).sum((1, 2)).tolist()  # type: ignore[no-any-return]
+
+
 def log_growth(A: Tensor, first: Tensor, iterations: int = 32) -> float:
     """log of the rate at which A^n first grows, averaged over the second half of the iterations; -inf if it ends."""
+    half = iterations // 2
+    totals = _totals(A, first, iterations) if A.is_cpu else []
+    if totals and min(totals) > _LEAST and max(totals) < 1 / _LEAST:
+        return math.log(totals[-1] / totals[half]) / (iterations - half)
     x, logs = first, [0.0]
     for _ in range(iterations):
         y = A @ x
@@ -45,7 +62,6 @@ def log_growth(A: Tensor, first: Tensor, iterations: int = 32) -> float:
             return -math.inf
         logs.append(logs[-1] + math.log(total))
         x = y / total
-    half = iterations // 2
     return (logs[-1] - logs[half]) / (iterations - half)
 
 

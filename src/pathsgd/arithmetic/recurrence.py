@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathsgd._native import linear_sweep
 from pathsgd.arithmetic.perron import log_growth
 from pathsgd.arithmetic.scaled import Scaled, no_scale, postpone
 
@@ -47,49 +48,57 @@ class States:
 
 
 class _LinearRecurrence(torch.autograd.Function):
-    """m_t = r_t A m_{t-1} + u_t from m_0, forward and adjoint each as one sweep over time; ratios None: all are 1."""
+    """m_t = r_t A m_{t-1} + u_t from m_0, forward and adjoint each as one sweep over time; ratios None: all are 1.
+
+    backwards: m_t = r_t A m_{t+1} + u_t, and m_0 is what follows the last step.
+    """
 
     @staticmethod
-    def forward(ctx: Any, A: Tensor, u: Tensor, start: Tensor, ratios: Tensor | None) -> Tensor:
-        m = torch.empty_like(u)
-        previous, At = start, A.t()
-        for u_t, m_t, r_t in zip(u.unbind(0), m.unbind(0), [1.0] * len(u) if ratios is None else ratios.cpu().tolist()):
-            previous = torch.addmm(u_t, previous, At, alpha=r_t, out=m_t)
+    def forward(ctx: Any, A: Tensor, u: Tensor, start: Tensor, ratios: Tensor | None, backwards: bool) -> Tensor:
+        m = linear_sweep(A, u, start, ratios, backwards=backwards)
         ctx.save_for_backward(A, m, start, ratios)
+        ctx.backwards = backwards
         return m
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         A, m, start, ratios = ctx.saved_tensors
-        delta = adjoint_states(A, grads[0], ratios)
-        before = torch.cat([start[None], m[:-1]])
-        into_start = delta[0] @ A
+        delta = adjoint_states(A, grads[0], ratios, backwards=ctx.backwards)
+        before = torch.cat([m[1:], start[None]] if ctx.backwards else [start[None], m[:-1]])
+        first = -1 if ctx.backwards else 0
+        into_start = delta[first] @ A
         if ratios is not None:
-            before, into_start = before * ratios[:, None, None], ratios[0] * into_start
-        return torch.einsum("tbj,tbk->jk", delta, before), delta, into_start, None
+            before, into_start = before * ratios[:, None, None], ratios[first] * into_start
+        return delta.flatten(0, 1).t() @ before.flatten(0, 1), delta, into_start, None, None
 
 
-def adjoint_states(A: Tensor, external: Tensor, ratios: Tensor | None) -> Tensor:
-    """delta_t = r_{t+1} A^T delta_{t+1} + external_t, (T, B, H): the same recurrence backwards in time."""
-    zero = torch.zeros_like(external[0])
-    backwards = None if ratios is None else torch.cat([ratios.new_zeros(1), ratios[1:].flip(0)])
-    delta = _LinearRecurrence.apply(A.t(), external.flip(0).contiguous(), zero, backwards).flip(0)
+def adjoint_states(A: Tensor, external: Tensor, ratios: Tensor | None, *, backwards: bool = False) -> Tensor:
+    """delta_t = r_{t+1} A^T delta_{t+1} + external_t, (T, B, H): the same recurrence the other way in time."""
+    shifted = None
+    if ratios is not None:
+        none = ratios.new_zeros(1)
+        shifted = torch.cat([none, ratios[:-1]] if backwards else [ratios[1:], none])
+    delta = _LinearRecurrence.apply(A.t(), external, torch.zeros_like(external[0]), shifted, not backwards)
     if ratios is None:
         return delta
-    return delta if bool(delta.detach().isfinite().all()) else _bounded_adjoint(A, external, ratios)
+    return delta if bool(delta.detach().isfinite().all()) else _bounded_adjoint(A, external, ratios, backwards)
 
 
-def _bounded_adjoint(A: Tensor, external: Tensor, ratios: Tensor) -> Tensor:
+def _bounded_adjoint(A: Tensor, external: Tensor, ratios: Tensor, backwards: bool) -> Tensor:
     """The adjoint cut off at a huge value instead of infinity.
 
     A unit that nothing reaches has no say in the scales, so its delta may leave float64's range. Its mass is zero
     all the same, and infinity times that zero would spoil every sum it enters.
     """
     delta, later, r_later = torch.empty_like(external), torch.zeros_like(external[0]), 0.0
-    for t in range(len(external) - 1, -1, -1):
+    for t in range(len(external)) if backwards else reversed(range(len(external))):
         later = (r_later * later @ A + external[t]).clamp(max=_LARGE)
         delta[t], r_later = later, float(ratios[t])
     return delta
+
+
+def _swept(A: Tensor, u: Tensor, start: Tensor, ratios: Tensor | None) -> Tensor:
+    return _LinearRecurrence.apply(A, u, start, ratios, False)  # type: ignore[no-any-return]
 
 
 def _unrolled(A: Tensor, u: Tensor, start: Tensor, ratios: Tensor | None) -> Tensor:
@@ -118,14 +127,14 @@ def states(A: Scaled, u: Scaled, h0: Scaled | None, *, unroll: bool = False) -> 
 def _unscaled(A: Scaled, u: Scaled, h0: Scaled | None, unroll: bool) -> States:
     """The sweep as it is, for whoever looks afterwards whether that was possible."""
     m_0 = torch.zeros_like(u.mantissa[0]) if h0 is None else h0.mantissa
-    m = (_unrolled if unroll else _LinearRecurrence.apply)(A.mantissa, u.mantissa, m_0, None)
+    m = (_unrolled if unroll else _swept)(A.mantissa, u.mantissa, m_0, None)
     postpone(m.detach().amax())
     return States(m, no_scale(), None, m_0.detach())
 
 
 def _states(A: Scaled, u: Scaled, u_scale: Tensor, start: Scaled, scales: Tensor, unroll: bool) -> States:
     """The sweep with given scales s_0..s_T."""
-    sweep = _unrolled if unroll else _LinearRecurrence.apply
+    sweep = _unrolled if unroll else _swept
     # A's own scale goes with the ratios, so that its mantissa stays the leaf that kappa differentiates.
     ratios = (A.log_scale + scales[:-1] - scales[1:]).exp()
     m_0 = start.rescaled_to(scales[0]).mantissa

@@ -44,7 +44,7 @@ class PlainKappa:
 
 
 # Rounding errors add up from step to step; measured, float32 keeps to 1e-5 of each entry for this many.
-_FLOAT32_STEPS = 1024
+FLOAT32_STEPS = 1024
 
 
 def kappa1(
@@ -60,7 +60,7 @@ def kappa1(
     if root is None:
         root = max(1.0, perron_root(w_rec.detach().double().square()))
     sums = None
-    if not exact and w_rec.dtype == torch.float32 and net.steps <= _FLOAT32_STEPS:
+    if not exact and w_rec.dtype == torch.float32 and net.steps <= FLOAT32_STEPS:
         sums = relative_sums(net, parameters, embedded, root, torch.float32)
     if sums is None or not is_certain(sums):
         sums = relative_sums(net, parameters, embedded, root, torch.float64)
@@ -92,10 +92,11 @@ def relative_sums(
     net: PlainNet, parameters: Mapping[str, Tensor], embedded: Tensor | None, root: float, dtype: torch.dtype
 ) -> PlainSums:
     """Sums over the squared network's sequences, in `dtype`."""
-    w_in, w_rec, w_out = (parameters[name].detach() for name in (net.w_in, net.w_rec, net.w_out))
-    biases = [parameters[name].detach() for name in net.biases]
-    b_out = None if net.b_out is None else parameters[net.b_out].detach()
-    return plain_sums(w_in, embedded, w_rec, biases, w_out, b_out, net.steps, net.every_step, 1 / root, dtype)
+    w_in, w_rec, w_out = (parameters[name] for name in (net.w_in, net.w_rec, net.w_out))
+    biases = [parameters[name] for name in net.biases]
+    b_out = None if net.b_out is None else parameters[net.b_out]
+    with torch.no_grad():
+        return plain_sums(w_in, embedded, w_rec, biases, w_out, b_out, net.steps, net.every_step, 1 / root, dtype)
 
 
 def is_certain(sums: PlainSums) -> bool:

@@ -23,7 +23,7 @@ from torch import Tensor
 from pathsgd import _native
 from pathsgd._native import Outer
 from pathsgd.metric.geometry import Measure
-from pathsgd.metric.whitening import WhiteningOf
+from pathsgd.metric.whitening import WhiteningOf, Whitenings
 from pathsgd.rules.base import FIXED
 
 Layer = bytes
@@ -43,12 +43,13 @@ class Joint:
 
 def resized(
     whitenings: Mapping[str, WhiteningOf], log_sizes: Mapping[str, float], *, in_place: bool = False
-) -> dict[str, WhiteningOf]:
+) -> Whitenings:
     """1/sqrt(K_abs) from 1/sqrt(K): the parameters in `log_sizes` get that mean logarithm, the others stay.
 
     in_place: nobody needs `whitenings` any more; they are written over where they can be.
     """
-    result = dict(whitenings)
+    result = Whitenings(whitenings)
+    result.prepared = whitenings.prepared if isinstance(whitenings, Whitenings) else None
     for name, size in log_sizes.items():
         whitening = whitenings[name]
         if isinstance(whitening, Tensor) and not whitening.is_cpu:

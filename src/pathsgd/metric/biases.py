@@ -12,12 +12,12 @@ unit has. Where it is below one, a bias has more to say than all the weights of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 import torch
 from torch import Tensor
 
-from pathsgd._native import Outer, dense
+from pathsgd._native import Outer
 from pathsgd.metric.geometry import Measure
 
 _ROWS = 64
@@ -25,17 +25,30 @@ _ROWS = 64
 
 
 def held_back(
-    whitenings: Mapping[str, Tensor | Outer], measured: Measure, parameters: Mapping[str, Tensor]
-) -> Iterator[tuple[str, Tensor]]:
-    """1/sqrt(K) of the biases, bounded; none where gradients are missing."""
+    whitenings: Mapping[str, Tensor | Outer],
+    measured: Measure,
+    parameters: Mapping[str, Tensor],
+    left_out: Container[str] = (),
+) -> Iterator[tuple[str, Tensor | float]]:
+    """What bounds 1/sqrt(K) of the biases, a factor each; none where gradients are missing."""
+    lengths: dict[str, Tensor | None] = {}  # of weights: a recurrent layer has two biases
     for bias, weight in measured.spaces.biases.items():
-        if bias not in measured.kappa or weight not in measured.kappa:
+        if bias in left_out or bias not in measured.kappa or weight not in measured.kappa:
             continue
-        lengths = [_length(parameters[name], whitenings[name]) for name in (weight, bias)]
-        if lengths[0] is not None and lengths[1] is not None:
-            ratio = (lengths[0] / lengths[1]).nan_to_num(1.0, 1.0).clamp(max=1.0)
-            # Where the weights get nothing at all (an input of zeros), only the bias can learn.
-            yield bias, dense(whitenings[bias]) * torch.where(lengths[0] > 0, ratio, 1.0)
+        if weight not in lengths:
+            lengths[weight] = _length(parameters[weight], whitenings[weight])
+        of_weight, of_bias = lengths[weight], _length(parameters[bias], whitenings[bias])
+        if of_weight is not None and of_bias is not None:
+            yield bias, _factor(of_weight, of_bias)
+
+
+def _factor(of_weight: Tensor, of_bias: Tensor) -> Tensor | float:
+    """min(1, of_weight / of_bias). Where the weights get nothing (an input of zeros), only the bias can learn: 1."""
+    if of_weight.is_cpu and of_bias.is_cpu:  # elsewhere to look would mean to wait
+        weight, bias = float(of_weight), float(of_bias)
+        return weight / bias if 0 < weight < bias else 1.0
+    ratio = (of_weight / of_bias).nan_to_num(1.0, 1.0).clamp(max=1.0)
+    return torch.where(of_weight > 0, ratio, 1.0)
 
 
 def _length(p: Tensor, whitening: Tensor | Outer) -> Tensor | None:

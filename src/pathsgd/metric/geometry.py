@@ -17,7 +17,10 @@ from torch import Tensor, nn
 from pathsgd._native import Outer
 from pathsgd.arithmetic.scaled import are_in_range, postponed, read
 from pathsgd.closed_form import kappa as closed_form
-from pathsgd.closed_form import on_device
+from pathsgd.closed_form import on_device, stack
+from pathsgd.closed_form.kappa import PlainKappa
+from pathsgd.closed_form.match import PlainNet, StackNet
+from pathsgd.closed_form.stack import StackKappa
 from pathsgd.metric.structures import Structure, Structures
 from pathsgd.passes.frozen import Frozen
 from pathsgd.passes.nodes import NodeSpaces
@@ -60,6 +63,8 @@ class Measure:
     also: Sequence[float] = ()
     """The values of other numbers on the device, which were read together with the measurement's own."""
     ahead: Mapping[str, Tensor] = field(default_factory=dict)
+    is_plain: bool = False
+    """Whether the net is a plain recurrent one: its path sums are those of a few layers (biases.py)."""
 
     def is_free(self, name: str) -> bool:
         """Whether some rescaling changes this parameter."""
@@ -154,6 +159,22 @@ def _unscaled(kappa: Tensor, log_scale: Tensor) -> Tensor:
     return kappa if log_scale == 0 else kappa * torch.exp(-log_scale)
 
 
+def _measure_of(first: PlainKappa | StackKappa, known: Structure) -> Measure:
+    """What the closed form of a recurrent net has found."""
+    return Measure(
+        first.kappa1,
+        first.kappa1,
+        first.log_gamma_sq,
+        known.spaces,
+        first.flow,
+        repeats=known.repeats,
+        recurrences=known.recurrences,
+        free=known.free,
+        next_root=first.next_root,
+        also=first.also,
+    )
+
+
 class Geometry:
     """Measures one model again and again, recording its structure where it is a new one."""
 
@@ -165,10 +186,12 @@ class Geometry:
         """The model's parameters as they are now, by name."""
         return self.structures.parameters()
 
-    def structure(self, inputs: Sequence[Any] | Call, dice: Dice | None = None) -> Structure:
+    def structure(
+        self, inputs: Sequence[Any] | Call, dice: Dice | None = None, parameters: dict[str, Tensor] | None = None
+    ) -> Structure:
         """What is known of the forward pass on these inputs, whatever the weights."""
         call = inputs if isinstance(inputs, Call) else call_of(self.model, inputs)
-        return self.structures.find(call, self.parameters(), dice)
+        return self.structures.find(call, self.parameters() if parameters is None else parameters, dice)
 
     def measure(
         self,
@@ -193,8 +216,12 @@ class Geometry:
         dice: the state of the random generators before the forward pass that is meant.
         """
         parameters = self.parameters() if parameters is None else parameters
-        known = self.structure(inputs, dice)
-        if known.plain is None:
+        known = self.structure(inputs, dice, parameters)
+        is_short = terms == "first" and not exact and _device(parameters).type == "cpu"
+        found = stack.kappa1(known.plain, parameters, root) if isinstance(known.plain, StackNet) and is_short else None
+        if found is not None:
+            return _measure_of(found, known)
+        if not isinstance(known.plain, PlainNet):
             frozen = None if exact or terms == "both" else known.frozen(parameters)
             bare = () if exact else [n for n in known.bare if _is_plain(parameters[n])]
             measured = measure(known.recording, parameters, known.spaces, terms, also, frozen, bare)
@@ -203,22 +230,12 @@ class Geometry:
             first = closed_form.kappa1(known.plain, parameters, root, exact=exact)
         else:
             first = on_device.kappa1(known.plain, parameters, root, also)
-        kappa = first.kappa1
+        measured = replace(_measure_of(first, known), is_plain=True)
         if terms == "both":
             second = closed_form.kappa2(known.plain, parameters, first)
-            kappa = {name: k + second[name] if name in second else k for name, k in kappa.items()}
-        return Measure(
-            kappa,
-            first.kappa1,
-            first.log_gamma_sq,
-            known.spaces,
-            first.flow,
-            repeats=known.repeats,
-            recurrences=known.recurrences,
-            free=known.free,
-            next_root=first.next_root,
-            also=first.also,
-        )
+            kappa = {name: k + second[name] if name in second else k for name, k in first.kappa1.items()}
+            return replace(measured, kappa=kappa)
+        return measured
 
     def __getstate__(self) -> dict[str, Any]:
         # Recordings are made again.

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pathsgd.closed_form.match import PlainNet, match
+from pathsgd.closed_form.match import PlainNet, StackNet, match
 from pathsgd.passes.frozen import Frozen
 from pathsgd.passes.nodes import NodeSpaces, spaces_of
 from pathsgd.passes.recurrences import Recurrence, recurrences
@@ -39,7 +39,7 @@ class Structure:
 
     recording: Recording
     spaces: NodeSpaces
-    plain: PlainNet | None
+    plain: PlainNet | StackNet | None
     repeats: dict[str, int]
     """How often paths may use each parameter that they use more than once."""
     free: frozenset[str]

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from pathsgd import _native
-from pathsgd._native import Outer, Whitening, compute_dtype, dense
+from pathsgd._native import Outer, Whiten, Whitening, compute_dtype, dense
 from pathsgd.metric.biases import held_back
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Measure
+from pathsgd.passes.nodes import NodeSpaces
 
 LEAST_FLOW = 1e-1
 """Lower bound on path flow, in shares of what a unit of its layer has on average.
@@ -35,6 +36,7 @@ are rescaled, so neither does what is computed with the bound.
 """
 WhiteningOf = Tensor | Outer
 """1/sqrt(K) of one parameter: broadcastable to its shape, or an outer product that is."""
+_CPU = torch.device("cpu")
 _LARGEST = 1e150
 """Upper bound on 1/sqrt(K) in float64: its square is finite."""
 
@@ -106,7 +108,11 @@ def _flow_power(measured: Measure, parameters: Mapping[str, Tensor], exponent: f
 
 
 def _bounded(flow: Tensor, measured: Measure) -> Tensor:
-    return torch.maximum(flow, measured.spaces.shares_on(flow.device) * LEAST_FLOW)
+    return torch.maximum(flow, _least(measured, flow.device))
+
+
+def _least(measured: Measure, device: torch.device) -> Tensor:
+    return measured.spaces.shares_on(device) * LEAST_FLOW
 
 
 @dataclass(frozen=True)
@@ -121,33 +127,31 @@ class _Sides:
     block, whatever it carried before.
     """
 
-    power: Tensor
-    share: Tensor
+    out: Tensor
+    into: Tensor
     shares: Mapping[str, Tensor]
+    """sqrt(flow / bounded) for parameters that enter at places of their own."""
 
     @classmethod
     def of(cls, measured: Measure, parameters: Mapping[str, Tensor], rho: float) -> _Sides | None:
         if rho == 0 or measured.log_gamma_sq == -math.inf:
             return None
         flow = path_flow(measured, parameters)
-        bounded = _bounded(flow, measured)
         shares = {name: _share(there, measured) for name, there in flow_at_places(measured, parameters).items()}
-        power = bounded.sqrt().sqrt() if rho == 1 else bounded ** (rho / 4)
-        return cls(power, _share(flow, measured, bounded), shares)
+        return cls(*_native.flow_sides(flow, _least(measured, flow.device), rho / 4), shares)
 
     def for_all(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """What each node says to edges that enter it, and to those that leave it."""
-        return (self.share * self.power).to(device), self.power.to(device)
+        return self.out.to(device), self.into.to(device)
 
     def at_place(self, name: str, device: torch.device) -> Tensor | None:
         """The first of a parameter that enters at a place of its own."""
-        return (self.shares[name] * self.power).to(device) if name in self.shares else None
+        return (self.shares[name] * self.into).to(device) if name in self.shares else None
 
 
-def _share(flow: Tensor, measured: Measure, bounded: Tensor | None = None) -> Tensor:
+def _share(flow: Tensor, measured: Measure) -> Tensor:
     """sqrt(flow / bounded); 1 where nothing flows at all."""
-    bounded = _bounded(flow, measured) if bounded is None else bounded
-    return torch.where(flow > 0, (flow / bounded).sqrt(), 1.0)
+    return torch.where(flow > 0, (flow / _bounded(flow, measured)).sqrt(), 1.0)
 
 
 def whitenings(
@@ -158,7 +162,8 @@ def whitenings(
     log_unit: float = 0.0,
     dtype: torch.dtype | None = None,
     last: Mapping[str, WhiteningOf] | None = None,
-) -> dict[str, WhiteningOf]:
+    log_sizes: Mapping[str, float] | None = None,
+) -> Whitenings:
     """1/sqrt(K) of every parameter, broadcastable to its shape; of the relative metric where `metric` is absolute.
 
     Zero where a path has no weight, and never infinite: inf * 0 would be no step. Kept at size 1 where it is constant.
@@ -166,12 +171,97 @@ def whitenings(
     log_unit: the paper's kappa is counted in exp(log_unit).
     dtype: of the results; None for what each parameter's step is computed in.
     last: an earlier result that nobody needs any more; it is written over where it fits.
+    log_sizes: the sizes of the absolute metric, where they are known; `Whitenings.sized` has those that were given.
     """
-    last = last or {}
+    log_sizes = log_sizes or {}
     is_paper = isinstance(metric, PaperMetric)
     scale = math.exp(min(log_unit - measured.log_scale, 709.0)) if is_paper else 1.0  # e^709: the largest in float64
     sides = None if isinstance(metric, PaperMetric) else _Sides.of(measured, parameters, metric.rho)
-    result: dict[str, WhiteningOf] = {}
+    prepared = last.prepared if isinstance(last, Whitenings) else None
+    made = prepared.again(measured, parameters, dtype, sides, scale, log_sizes) if prepared is not None else None
+    if made is None:
+        made = _whiten(measured, parameters, dtype, sides, scale, last or {}, log_sizes, is_paper=is_paper)
+    if not is_paper and not measured.is_plain:
+        # A common factor of what has a size already would change nothing.
+        for bias, factor in held_back(made, measured, parameters, made.sized):
+            if isinstance(factor, float) and factor == 1:
+                continue
+            root, is_own = made[bias], made.prepared is not None and bias in made.prepared.names
+            # In place, so that what works on the tensor finds it where it was; a constant is kept for the next time.
+            made[bias] = root.mul_(factor) if is_own and isinstance(root, Tensor) else dense(root) * factor
+    return made
+
+
+class Whitenings(dict[str, WhiteningOf]):
+    """1/sqrt(K) by name; what was prepared to make them; the names of those that have their absolute size."""
+
+    prepared: _Prepared | None = None
+    sized: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A call that makes the whitenings of the same parameters of the same net again.
+
+    results: the whitenings that it writes over, by name, and those that are constant.
+    names: of the parameters that it whitens.
+    kinds: shapes and dtypes of all parameters.
+    shapes: of kappa, of all parameters that have one.
+    """
+
+    spaces: NodeSpaces
+    dtype: torch.dtype | None
+    call: Whiten
+    names: list[str]
+    results: dict[str, WhiteningOf]
+    kinds: list[tuple[str, torch.Size, torch.dtype]]
+    shapes: dict[str, torch.Size]
+
+    def again(
+        self,
+        measured: Measure,
+        parameters: Mapping[str, Tensor],
+        dtype: torch.dtype | None,
+        sides: _Sides | None,
+        scale: float,
+        log_sizes: Mapping[str, float],
+    ) -> Whitenings | None:
+        """The whitenings at another point; None where more than numbers has changed."""
+        if measured.spaces is not self.spaces or dtype is not self.dtype or (sides is not None and sides.shares):
+            return None
+        if _kinds(parameters) != self.kinds or _shapes(measured) != self.shapes:
+            return None
+        ends = None if sides is None else sides.for_all(_CPU)
+        if not self.call.serves([measured.kappa[name] for name in self.names], ends):
+            return None
+        lost, sized = self.call.run(ends, scale, [log_sizes.get(name) for name in self.names])
+        if lost:
+            return None
+        made = Whitenings(self.results)
+        made.prepared, made.sized = self, frozenset(self.names[k] for k in sized)
+        return made
+
+
+def _kinds(parameters: Mapping[str, Tensor]) -> list[tuple[str, torch.Size, torch.dtype]]:
+    return [(name, p.shape, p.dtype) for name, p in parameters.items()]
+
+
+def _shapes(measured: Measure) -> dict[str, torch.Size]:
+    return {name: kappa.shape for name, kappa in measured.kappa.items()}
+
+
+def _whiten(
+    measured: Measure,
+    parameters: Mapping[str, Tensor],
+    dtype: torch.dtype | None,
+    sides: _Sides | None,
+    scale: float,
+    last: Mapping[str, WhiteningOf],
+    log_sizes: Mapping[str, float],
+    *,
+    is_paper: bool,
+) -> Whitenings:
+    result = Whitenings()
     together: dict[tuple[torch.dtype, torch.device], list[str]] = {}
     for name, p in parameters.items():
         to_dtype = dtype or compute_dtype(p.dtype)
@@ -182,10 +272,14 @@ def whitenings(
     for (to_dtype, device), names in together.items():
         wanted = [_wanted(measured, name, parameters[name].shape, device, last.get(name), sides) for name in names]
         here = None if sides is None else sides.for_all(device)
-        for name, root in zip(names, _native.whiten(wanted, here, scale, to_dtype)):
+        sizes = [log_sizes.get(name) for name in names]
+        roots, call, sized = _native.whiten_and_keep(wanted, here, scale, to_dtype, sizes)
+        for name, root in zip(names, roots):
             result[name] = _as_parameter(root, parameters[name].shape, last.get(name))
-    if not is_paper and not measured.flow:  # a plain recurrent net's path sums are those of a few layers
-        result.update(held_back(result, measured, parameters))
+        result.sized |= {names[k] for k in sized}
+        if call is not None and len(together) == 1:
+            kinds, shapes = _kinds(parameters), _shapes(measured)
+            result.prepared = _Prepared(measured.spaces, dtype, call, names, dict(result), kinds, shapes)
     return result
 
 

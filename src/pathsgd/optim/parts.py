@@ -31,6 +31,8 @@ class Part:
     update: Update | None = None
     """The passes of the last step; they serve again while they work on the same tensors (moves.py)."""
     worked_on: list[Tensor | None] = field(default_factory=list)
+    put: dict[str, tuple[Any, Tensor, Tensor | None]] = field(default_factory=dict)
+    """Of each parameter, the whitening that was measured, and rows and columns as its state has them (refresh.py)."""
     flat: Any = None
     """The same for a step on another device (on_device.py)."""
 

@@ -20,7 +20,7 @@ from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Geometry, Measure
 from pathsgd.metric.gradients import refuse_unfit
 from pathsgd.metric.structures import Structure
-from pathsgd.metric.whitening import WhiteningOf, balancing_ratios, whitenings
+from pathsgd.metric.whitening import WhiteningOf, Whitenings, balancing_ratios, whitenings
 from pathsgd.optim.last_inputs import LastInputs
 from pathsgd.optim.parts import Part
 from pathsgd.optim.scale_free import ScaleFreeRows
@@ -31,6 +31,9 @@ from pathsgd.recording.dice import Dice
 from pathsgd.recording.inputs import Call
 from pathsgd.recording.record import Output
 from pathsgd.recording.sharded import gathered, gathered_with_gradients
+
+Put = tuple[WhiteningOf, Tensor, Tensor | None]
+"""A whitening that was measured, and its rows and columns as a state has them."""
 
 
 class Refresh:
@@ -145,9 +148,15 @@ class Refresh:
         if self.counts_from_start and first.get("log_unit") is None:
             first["log_unit"] = measured.log_scale
         log_unit = first["log_unit"] if self.counts_from_start else 0.0
-        whitened = whitenings(measured, parameters, self.metric, log_unit=log_unit, last=self._last)
-        if isinstance(self.metric, Metric) and self.metric.absolute:
-            sizes = self._log_sizes(parts, whitened, measured, parameters)
+        is_absolute = isinstance(self.metric, Metric) and self.metric.absolute
+        states = _measured_states(parts, measured) if is_absolute else {}
+        kept = {name: state["log_size"] for name, state in states.items() if "log_size" in state}
+        whitened = whitenings(
+            measured, parameters, self.metric, log_unit=log_unit, last=self._last,
+            log_sizes=kept if len(kept) == len(states) else None,
+        )  # fmt: skip
+        if is_absolute and not whitened.sized >= states.keys():
+            sizes = self._log_sizes(states, kept, whitened, measured, parameters)
             whitened = resized(whitened, sizes, in_place=True)
         for part in parts:
             self._set(part, whitened, measured, parameters)
@@ -158,25 +167,19 @@ class Refresh:
 
     def _log_sizes(
         self,
-        parts: Sequence[Part],
-        whitened: Mapping[str, WhiteningOf],
+        states: Mapping[str, dict[str, Any]],
+        kept: dict[str, float],
+        whitened: Whitenings,
         measured: Measure,
         parameters: Mapping[str, Tensor],
     ) -> dict[str, float]:
-        """The sizes that the metric of each parameter keeps from its first measurement.
+        """The sizes that the metric of each parameter keeps from its first measurement, of those that have none yet.
 
         Behind a parameter that is zero the size of others cannot be told, and what the rest has now would not fit them
         later: sizes then serve for this measurement only.
         """
-        states = {
-            name: state
-            for part in parts
-            for name, state in zip(part.names, part.states)
-            if name in measured.kappa and measured.is_free(name)
-        }
-        kept = {name: state["log_size"] for name, state in states.items() if "log_size" in state}
         if measured.log_gamma_sq == -math.inf or len(kept) == len(states):
-            return kept
+            return {name: size for name, size in kept.items() if name not in whitened.sized}
         sizes = {name: size for name, size in log_sizes(whitened, measured, parameters).items() if name in states}
         if not is_blocked(whitened, measured, parameters):
             for name, size in sizes.items():
@@ -196,7 +199,7 @@ class Refresh:
                     state["whitening"] = part.own(dense(whitened[name]).expand(parameters[name].shape))
                     state.pop("whitening_columns", None)
                 else:
-                    _put(whitened[name], p, state)
+                    part.put[name] = _put(whitened[name], p, state, part.put.get(name))
                 if name not in measured.kappa and name not in self._told and bool(grad.any()):
                     self._told.add(name)
                     _warn_of_no_path(name)
@@ -215,11 +218,23 @@ class Refresh:
             state["growth_ratio"] = part.own(ratio.to(p))
 
 
-def _put(whitening: WhiteningOf, p: Tensor, state: dict[str, Any]) -> None:
-    """Put 1/sqrt(K) into a state, unless it was written over the one that is there."""
+def _measured_states(parts: Sequence[Part], measured: Measure) -> dict[str, dict[str, Any]]:
+    """The states, by name, of the parameters that were measured and that some rescaling changes."""
+    return {
+        name: state
+        for part in parts
+        for name, state in zip(part.names, part.states)
+        if name in measured.kappa and measured.is_free(name)
+    }
+
+
+def _put(whitening: WhiteningOf, p: Tensor, state: dict[str, Any], last: Put | None) -> Put:
+    """Put 1/sqrt(K) into a state, unless it is there: written over the last one."""
+    known, known_columns = state.get("whitening"), state.get("whitening_columns")
+    if last is not None and last[0] is whitening and last[1] is known and last[2] is known_columns:
+        return last
     rows, columns = (whitening.rows, whitening.columns) if isinstance(whitening, Outer) else (whitening, None)
     rows = rows if rows.shape == p.shape else rows.expand(p.shape)
-    known, known_columns = state.get("whitening"), state.get("whitening_columns")
     same = known is not None and known.shape == rows.shape and known.stride() == rows.stride()
     if known is None or not same or not p.is_cpu or known.data_ptr() != rows.data_ptr():
         state["whitening"] = rows
@@ -227,6 +242,7 @@ def _put(whitening: WhiteningOf, p: Tensor, state: dict[str, Any]) -> None:
         state.pop("whitening_columns", None)
     elif known_columns is None or known_columns.data_ptr() != columns.data_ptr():
         state["whitening_columns"] = columns
+    return whitening, state["whitening"], state.get("whitening_columns")
 
 
 def _warn_of_no_path(name: str) -> None:

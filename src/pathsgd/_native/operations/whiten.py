@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +29,8 @@ class WhitenJob(ctypes.Structure):
     _fields_ = [
         *fields(INT, "rows columns repeat form is_double"),
         *fields(POINTER, "kappa column_kappa out_side row_out row_into column_out column_into to to_columns"),
-        ("least", REAL),
+        *fields(REAL, "least log_size"),
+        ("is_sized", INT),
     ]
 
 
@@ -111,23 +114,95 @@ def whiten(
     products of what the nodes of a row and of a column say. Where kappa is an outer product or constant along a
     dimension, so is the result.
     """
+    return whiten_and_keep(wanted, sides, scale, dtype)[0]
+
+
+def whiten_and_keep(
+    wanted: Sequence[Whitening],
+    sides: tuple[Tensor, Tensor] | None,
+    scale: float,
+    dtype: torch.dtype,
+    log_sizes: Sequence[float | None] = (),
+) -> tuple[list[Tensor | Outer], Whiten | None, set[int]]:
+    """The same; the call that did it, None where torch did; and the numbers of the results that have their size.
+
+    log_sizes: for each result the mean of its logarithms that one more factor is to give it, or None. Only the kernel
+    does that, and only where there is such a mean.
+    """
     tensors = [t for w in wanted for t in _tensors(w.kappa)]
     kinds = _FROM.get(dtype, ())
     if not all(t.dtype in kinds for t in tensors) or not abi.accepts(
         *tensors, *sides or (), *(w.out_side for w in wanted)
     ):
-        return [fallback.whiten(w, sides, scale, dtype) for w in wanted]
-    held: list[Tensor] = []  # until the kernel is done
-    nodes = None if sides is None else len(sides[0])
-    prepared = [_prepare(w, nodes, dtype, held) for w in wanted]
-    jobs = (WhitenJob * len(wanted))(*(job for job, _ in prepared))  # type: ignore[misc]
-    ends = (None, None) if sides is None else (address(side, torch.float64, len(sides[0])) for side in sides)
-    call = WhitenCall(len(wanted), loader.thread_count(), *ends, scale, ctypes.addressof(jobs))
-    abi.call("whiten", call, dtype)
-    return [
-        fallback.whiten(w, sides, scale, dtype) if isinstance(result, Outer) and job.least < _LEAST else result
-        for w, job, (_, result) in zip(wanted, jobs, prepared)
-    ]
+        return [fallback.whiten(w, sides, scale, dtype) for w in wanted], None, set()
+    call = Whiten(wanted, sides, dtype)
+    lost, sized = call.run(sides, scale, log_sizes)
+    if not lost:
+        return call.results, call, sized
+    results = list(call.results)
+    for k in lost:
+        results[k] = fallback.whiten(wanted[k], sides, scale, dtype)
+    return results, None, sized - lost
+
+
+class Whiten:
+    """The kernel's arguments for some parameters, and its results.
+
+    They may serve again with other numbers of the same shapes: for a small net, to prepare a call takes longer than
+    the call. Every tensor that is handed over is looked at in every call.
+    """
+
+    def __init__(self, wanted: Sequence[Whitening], sides: tuple[Tensor, Tensor] | None, dtype: torch.dtype) -> None:
+        held: list[Tensor] = []  # until the kernel is done
+        self._dtype, self._nodes = dtype, None if sides is None else len(sides[0])
+        prepared = [_prepare(w, self._nodes, dtype, held) for w in wanted]
+        self.results = [result for _, result in prepared]
+        self._jobs = (WhitenJob * len(wanted))(*(job for job, _ in prepared))  # type: ignore[misc]
+        self._call = WhitenCall(len(wanted), 0, None, None, 0.0, ctypes.addressof(self._jobs))
+        self._held, self._lines = held, [w.lines for w in wanted]  # whose addresses the jobs have
+        self._rooms = [t for result in self.results for t in _tensors(result)]
+        self._at = [t.data_ptr() for t in self._rooms]
+        self._sizes = [[(t.dtype, t.numel()) for t in _tensors(w.kappa)] for w in wanted]
+        places = [[t.data_ptr() for t in _tensors(w.kappa)] for w in wanted]
+        taken = [[at for at in (job.kappa, job.column_kappa) if at is not None] for job in self._jobs]
+        # A kappa that had to be written out, or nodes with more to say than `sides`: prepared anew each time.
+        self._may_serve = places == taken and all(w.out_side is None for w in wanted)
+
+    def serves(self, kappas: Sequence[Tensor | Outer], sides: tuple[Tensor, Tensor] | None) -> bool:
+        """Put these in the places of the kappas where they have their types and sizes; False if they have not."""
+        if not self._may_serve or (None if sides is None else len(sides[0])) != self._nodes:
+            return False
+        if self._at != [t.data_ptr() for t in self._rooms]:
+            return False
+        if not abi.accepts(*(t for kappa in kappas for t in _tensors(kappa)), *sides or ()):
+            return False
+        for kappa, job, sizes in zip(kappas, self._jobs, self._sizes, strict=True):
+            tensors = _tensors(kappa)
+            if len(tensors) != len(sizes):
+                return False
+            for t, (dtype, size) in zip(tensors, sizes):
+                if t.dtype is not dtype or t.numel() != size or not t.is_contiguous():
+                    return False
+            if len(tensors) == 2:
+                job.kappa, job.column_kappa = tensors[0].data_ptr(), tensors[1].data_ptr()
+            elif job.kappa is not None:
+                job.kappa = tensors[0].data_ptr()
+            else:
+                job.column_kappa = tensors[0].data_ptr()
+        return True
+
+    def run(
+        self, sides: tuple[Tensor, Tensor] | None, scale: float, log_sizes: Sequence[float | None] = ()
+    ) -> tuple[set[int], set[int]]:
+        """Write the results; returns the numbers of those that the range of `dtype` lost, and of those with a size."""
+        if sides is not None:
+            self._call.out_side, self._call.into_side = (address(s, torch.float64, len(sides[0])) for s in sides)
+        for job, size in itertools.zip_longest(self._jobs, log_sizes):
+            job.log_size = math.nan if size is None else size
+        self._call.threads, self._call.scale = loader.thread_count(), scale
+        abi.call("whiten", self._call, self._dtype)
+        lost = {k for k, r in enumerate(self.results) if isinstance(r, Outer) and self._jobs[k].least < _LEAST}
+        return lost, {k for k, job in enumerate(self._jobs) if job.is_sized}
 
 
 def _tensors(kappa: Tensor | Outer) -> tuple[Tensor, ...]:

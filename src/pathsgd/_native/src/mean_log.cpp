@@ -65,6 +65,8 @@ double stretch_log(const F* x, int64_t count, bool& is_plain) {
   return sum;
 }
 
+}  // namespace
+
 template <class F>
 double sum_of_logs(const F* x, int64_t count) {
   double total = 0;
@@ -80,6 +82,11 @@ double sum_of_logs(const F* x, int64_t count) {
   }
   return total;
 }
+
+template double sum_of_logs(const float*, int64_t);
+template double sum_of_logs(const double*, int64_t);
+
+namespace {
 
 template <class F>
 void mean_log(MeanLogCall<F>& call) {

@@ -11,4 +11,7 @@ struct MeanLogCall {
   double mean;  // the result
 };
 
+template <class F>
+double sum_of_logs(const F* x, int64_t count);
+
 }  // namespace pathsgd

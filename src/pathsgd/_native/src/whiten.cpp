@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "entry.h"
+#include "mean_log.h"
 #include "threads.h"
 
 namespace pathsgd {
@@ -26,29 +28,56 @@ std::vector<double> column_factors(const WhitenCall<F>& call, const WhitenJob<F>
   return factors;
 }
 
-// scale by_i / sqrt(kappa_i), bounded, 0 where kappa is 0; a loop of its own, which the compiler makes vectors of.
+// In double: the factor may leave the range of F where the product does not.
+template <class F>
+void multiply(F* __restrict values, double factor, int64_t count) {
+  constexpr double largest = std::numeric_limits<F>::max();
+  for (int64_t i = 0; i < count; i++) {
+    const double value = values[i] * factor;
+    values[i] = static_cast<F>(value < largest ? value : largest);
+  }
+}
+
+// What gives a mean logarithm the size that a job asks for; 1 where it has none, or no mean.
+template <class F>
+double sizing(WhitenJob<F>& job, double mean) {
+  job.is_sized = std::isfinite(mean) && !std::isnan(job.log_size);
+  return job.is_sized ? std::exp(job.log_size - mean) : 1.0;
+}
+
+// One row: everything by value, so that the compiler makes vectors of the loop.
 template <class K, class F>
 void whiten_row(const K* __restrict kappa, const K* __restrict by, K scale, int64_t count, F* __restrict to) {
   const K largest = static_cast<K>(std::numeric_limits<F>::max());
   for (int64_t i = 0; i < count; i++) {
-    const K value = scale * by[i] / std::sqrt(kappa[i]);
-    const K bounded = value < largest ? value : largest;
+    const K value = scale * by[i] / std::sqrt(kappa[i]), bounded = value < largest ? value : largest;
     to[i] = static_cast<F>(kappa[i] > 0 ? bounded : K(0));
   }
 }
 
 template <class K, class F>
-void whiten_matrix(const WhitenCall<F>& call, const WhitenJob<F>& job) {
+void whiten_matrix(const WhitenCall<F>& call, WhitenJob<F>& job) {
   const std::vector<double> columns = column_factors(call, job);
   const std::vector<K> narrow(columns.begin(), columns.end());
   const double root = std::sqrt(call.scale);
-  const int64_t wanted = std::min(call.threads, job.rows * job.columns / kWorthAThread);
-  on_threads(std::max<int64_t>(1, wanted), [&](long thread, long threads) {
-    for (int64_t r = job.rows * thread / threads; r < job.rows * (thread + 1) / threads; r++) {
-      const K* kappa = static_cast<const K*>(job.kappa) + r * job.columns;
+  const int64_t wanted = std::max<int64_t>(1, std::min(call.threads, job.rows * job.columns / kWorthAThread));
+  const bool has_size = !std::isnan(job.log_size);
+  std::vector<double> sums(wanted, 0.0);
+  on_threads(wanted, [&](long thread, long threads) {
+    const int64_t begin = job.rows * thread / threads, end = job.rows * (thread + 1) / threads;
+    for (int64_t r = begin; r < end; r++) {
       const K scale = static_cast<K>(root * factor(call, job, job.row_out, job.row_into, r));
+      const K* kappa = static_cast<const K*>(job.kappa) + r * job.columns;
       whiten_row(kappa, narrow.data(), scale, job.columns, job.to + r * job.columns);
     }
+    if (has_size) sums[thread] = sum_of_logs(job.to + begin * job.columns, (end - begin) * job.columns);
+  });
+  const double total = std::accumulate(sums.begin(), sums.end(), 0.0), size = static_cast<double>(job.rows * job.columns);
+  const double by = sizing(job, total / size);
+  if (!job.is_sized) return;
+  on_threads(wanted, [&](long thread, long threads) {
+    const int64_t begin = job.rows * thread / threads, end = job.rows * (thread + 1) / threads;
+    multiply(job.to + begin * job.columns, by, (end - begin) * job.columns);
   });
 }
 
@@ -93,6 +122,14 @@ void whiten_outer(const WhitenCall<F>& call, WhitenJob<F>& job) {
   job.least = 1.0;
   if (job.to) job.least = write(rows, by, high, job.to);
   if (job.to_columns) job.least = std::min(job.least, write(columns, job.to ? 1 / by : by, wide, job.to_columns));
+  if (std::isnan(job.log_size)) {
+    job.is_sized = 0;
+    return;
+  }
+  const int64_t n = rows.size(), m = columns.size();
+  const double mean = (job.to ? sum_of_logs(job.to, n) / n : 0.0) + (job.to_columns ? sum_of_logs(job.to_columns, m) / m : 0.0);
+  const double sized = sizing(job, mean);
+  if (job.is_sized) job.to ? multiply(job.to, sized, n) : multiply(job.to_columns, sized, m);
 }
 
 template <class F>

@@ -6,6 +6,8 @@
 //
 // kappa has an entry for each weight (kMatrix), or is the product r_i c_j of two vectors (kOuter), either of which may
 // be missing. Then so is w, and its two factors are written: as large as one another, so that both fit.
+//
+// Where a job has a log_size, w is then multiplied by one number, so that the mean of log w is that.
 #pragma once
 #include <cstdint>
 
@@ -22,7 +24,9 @@ struct WhitenJob {
   const int64_t *row_out, *row_into, *column_out, *column_into;  // node numbers, or null: factor 1
   F* to;          // matrix: (rows, columns); outer: (rows), or null if it would be constant
   F* to_columns;  // outer: (columns), or null if it would be constant
-  double least;   // result: the least factor above zero, as a share of the largest
+  double least;     // result: the least factor above zero, as a share of the largest
+  double log_size;  // NaN for none
+  int64_t is_sized;  // result: whether it has that size; not so where some w is 0 or not finite
 };
 
 template <class F>

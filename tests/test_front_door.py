@@ -66,7 +66,7 @@ def test_no_other_kind_of_block_holds_python() -> None:
 
 
 def test_the_readme_s_tables_are_those_of_the_records() -> None:
-    assert len(tables_in(README)) == 2
+    assert len(tables_in(README)) == 3
     assert filled(README, page_tables(ROOT / "results")) == README, "run `pathsgd tables`"
 
 
@@ -78,14 +78,16 @@ def rows(page: str, table: str) -> dict[str, list[str]]:
 
 
 def test_what_the_readme_says_without_a_number_is_what_the_tables_say() -> None:
-    adding = rows(README, "runs-adding-100")
+    adding = rows(README, "runs-adding-100-default")
     for method in (
-        "RNN-Path, PathAdam, balanced",
-        "RNN-Path, PathAdam, scaled by up to 100",
+        "RNN-Path, PathAdam, absolute, balanced",
+        "RNN-Path, PathAdam, absolute, scaled by up to 100",
         "RNN-ReLU, Adam, balanced",
     ):
         _, seeds, outcomes, _ = adding[method]
         assert outcomes == f"{seeds} / 0 / 0"
+    solved = [outcomes.split(" of ") for outcomes, *_ in list(rows(README, "growth-lengths").values())[:-2]]
+    assert len(solved) >= 3 and all(some == every for some, every in solved)
     text = rows(README, "runs-badly-scaled-text")
     assert float(text["PathAdam, absolute"][-1]) < float(text["Adam"][-1])
     words = rows((ROOT / "docs" / "what-reproduces.md").read_text(), "ptb-word")

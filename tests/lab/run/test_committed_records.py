@@ -15,7 +15,7 @@ from pathsgd.lab.run.record import read_record
 from pathsgd.lab.run.spec import default_spec, replace_settings
 
 RESULTS = Path(__file__).parents[3] / "results"
-FOLDERS = sorted(path.name for path in RESULTS.iterdir() if path.is_dir())
+FOLDERS = sorted(path.name for path in RESULTS.iterdir() if path.is_dir() and path.name != "__pycache__")
 
 
 @pytest.fixture(scope="module")

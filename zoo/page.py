@@ -22,7 +22,7 @@ A model is **clean** if its loss falls and stays finite, no weight is over 10 ti
 that has a gradient moves, and a randomly rescaled twin trains alike (not tried over {heavy:,} parameters). {clean} of
 {trained} trained models are clean; {refused} are refused, each with its reason; {missing} have not been run yet.
 Costs are ratios to Adam's whole training step (forward, backward, step) measured in turn in one process; the first
-step includes recording the model.
+step includes recording the model. The metric is the one that was the default when the model was run.
 """
 
 
@@ -45,18 +45,18 @@ def made_of(records: list[dict[str, Any]]) -> str:
 
 def _trained(records: list[dict[str, Any]]) -> list[str]:
     lines = [
-        "| field | model | parameters | free nodes | steps | verdict | loss, first | PathAdam | Adam "
+        "| field | model | parameters | free nodes | metric | steps | verdict | loss, first | PathAdam | Adam "
         "| largest weight | Adam's | step | first step |",
-        "| --- | --- | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| --- | --- | ---: | ---: | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for r in (r for r in sorted(records, key=_order) if "refused" not in r):
         if "failed" in r:
-            lines.append(f"| {r['field']} | {r['model']} | | | | failed: {r['failed']} | | | | | | | |")
+            lines.append(f"| {r['field']} | {r['model']} | | | | | failed: {r['failed']} | | | | | | | |")
             continue
         loss, weight, cost = r["loss"], r["largest_weight"], r["cost"]
         lines.append(
-            f"| {r['field']} | {r['model']} | {r['parameters']:,} | {r['free_nodes']:,} | {r['steps']} | "
-            f"{verdict(r)} | {loss['first']:.3g} | {loss['path']:.3g} | {loss['adam']:.3g} | "
+            f"| {r['field']} | {r['model']} | {r['parameters']:,} | {r['free_nodes']:,} | {r['metric']} | "
+            f"{r['steps']} | {verdict(r)} | {loss['first']:.3g} | {loss['path']:.3g} | {loss['adam']:.3g} | "
             f"{weight['path']:.3g} | {weight['adam']:.3g} | "
             f"{cost['step']:.1f} | {cost['first']:.0f} |"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import statistics
 import time
@@ -26,7 +27,8 @@ def record(entry: Entry) -> dict[str, Any]:
     torch.manual_seed(0)
     task, steps = entry.make(), entry.steps
     task.model.train()
-    result: dict[str, Any] = {"field": entry.field, "model": entry.name, "steps": steps, "rate": RATE}
+    metric = inspect.signature(pathsgd.PathAdam).parameters["metric"].default
+    result: dict[str, Any] = {"field": entry.field, "model": entry.name, "metric": metric, "steps": steps, "rate": RATE}
     result["parameters"] = sum(p.numel() for p in task.model.parameters())
     explanation = pathsgd.explain(task.model, *task.inputs(*task.batches[0]), **task.options)
     if explanation.problem is not None:

@@ -175,13 +175,14 @@ def limits_table(records: Sequence[Record]) -> TableData:
     return _table(f"Other limits, at a rate of {HIGH:g}", "limit", records, rows)
 
 
-def lengths_table(records: Sequence[Record]) -> TableData:
-    """The bound at every length, and from the paper's start."""
+def lengths_table(records: Sequence[Record], *, paper_start: bool = True) -> TableData:
+    """The bound at every length, and at the shortest from the paper's start."""
     shortest, *found = sorted({r.spec.task.length for r in records}) or [0]
     longer = sorted({*found, *(length for length, _ in SIZES["laptop"]["lengths"])})
     rows = [(f"T = {length}", _has(METHOD, **BOUND, length=length, others_range=0.3)) for length in longer]
-    paper = _has(METHOD, **BOUND, length=shortest, others_range=0.01)
-    rows.append((f"T = {shortest}, the paper's start", paper))
+    if paper_start:
+        paper = _has(METHOD, **BOUND, length=shortest, others_range=0.01)
+        rows.append((f"T = {shortest}, the paper's start", paper))
     return _table("The same setting at full length from the first step", "length", records, rows)
 
 

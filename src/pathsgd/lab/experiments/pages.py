@@ -64,7 +64,7 @@ def _timed(filed: Sequence[Filed]) -> str:
 
 
 def _lengths(filed: Sequence[Filed]) -> str:
-    table = growth.lengths_table([f.record for f in filed])
+    table = growth.lengths_table([f.record for f in filed], paper_start=False)
     run = tuple(row for row in table.rows if any(entry.records for entry in row))
     return markdown(replace(table, rows=run))
 

@@ -67,7 +67,7 @@ def kappa1(
     gamma_sq = sums.gamma_sq
     if guessed and not 1e-200 < gamma_sq < 1e200:
         return kappa1(net, parameters, None, exact=exact)  # the guess was too far off for this many steps
-    into, out, through = sums.vectors
+    into, out, through = sums.vectors.unbind()
     result = {net.w_rec: sums.recurrent, net.w_out: out[None, :]}
     result.update({bias: into for bias in net.biases})
     flow = {net.w_rec: through}

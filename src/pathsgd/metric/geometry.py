@@ -159,7 +159,7 @@ def _unscaled(kappa: Tensor, log_scale: Tensor) -> Tensor:
     return kappa if log_scale == 0 else kappa * torch.exp(-log_scale)
 
 
-def _measure_of(first: PlainKappa | StackKappa, known: Structure) -> Measure:
+def _measure_of(first: PlainKappa | StackKappa, known: Structure, *, is_plain: bool = False) -> Measure:
     """What the closed form of a recurrent net has found."""
     return Measure(
         first.kappa1,
@@ -172,6 +172,7 @@ def _measure_of(first: PlainKappa | StackKappa, known: Structure) -> Measure:
         free=known.free,
         next_root=first.next_root,
         also=first.also,
+        is_plain=is_plain,
     )
 
 
@@ -230,7 +231,7 @@ class Geometry:
             first = closed_form.kappa1(known.plain, parameters, root, exact=exact)
         else:
             first = on_device.kappa1(known.plain, parameters, root, also)
-        measured = replace(_measure_of(first, known), is_plain=True)
+        measured = _measure_of(first, known, is_plain=True)
         if terms == "both":
             second = closed_form.kappa2(known.plain, parameters, first)
             kappa = {name: k + second[name] if name in second else k for name, k in first.kappa1.items()}

@@ -31,6 +31,7 @@ _REMEMBERED = 64
 _THROWS = 8
 """How often a forward pass that throws dice is recorded, in search of the way that it took, if nobody saw its dice."""
 _PLAIN = (bool, int, float, str, type(None))
+_LAYERS = ("torch.nn.", "pathsgd.nn.")
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,8 @@ class Structures:
         # Walking through the modules at every step costs a good part of what measuring a small net does.
         self._modules = list(self.model.modules())
         self._parts = _parts(self._modules)
-        # A layer of torch is what it was made as; a module that somebody wrote may have flags that steer it.
-        self._written = [(k, m) for k, m in enumerate(self._modules) if not type(m).__module__.startswith("torch.nn.")]
+        # A layer of torch's or ours is what it was made as; a module that somebody wrote may have flags that steer it.
+        self._written = [(k, m) for k, m in enumerate(self._modules) if not type(m).__module__.startswith(_LAYERS)]
         known: set[int] = set()
         self._owners: list[tuple[str, dict[str, Tensor | None], str]] = []
         for prefix, module in self.model.named_modules():
@@ -136,8 +137,8 @@ class Structures:
         return structure
 
     def _state(self) -> tuple[Any, ...]:
-        modes = tuple(module.training for module in self._modules)
-        flags = tuple((k, name, value) for k, name, value in self._flags() if (k, name) not in self._ignored)
+        modes = tuple([module.training for module in self._modules])
+        flags = tuple([flag for flag in self._flags() if flag[:2] not in self._ignored])
         return modes, flags
 
     def _flags(self) -> Iterator[tuple[int, str, Any]]:

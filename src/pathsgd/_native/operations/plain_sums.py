@@ -72,7 +72,7 @@ def plain_sums(
         return PlainSums(*fallback.plain_sums(w_in, e, w_rec, biases, w_out, b_out, steps, every_step, decay, dtype))
     hidden, inputs, outputs = w_rec.shape[0], w_in.shape[1], w_out.shape[0]
     b_in, b_rec = (*biases, None, None)[:2]
-    h, delta = torch.empty(2, steps, hidden, dtype=dtype)
+    h, delta = torch.empty(steps, hidden, dtype=dtype), torch.empty(steps, hidden, dtype=dtype)
     vectors = torch.empty(3, hidden, dtype=torch.float64)
     recurrent = torch.empty(hidden, hidden, dtype=dtype)
     last = decay ** (steps - 1)

@@ -96,7 +96,7 @@ def drawn(plan: Plan) -> tuple[Network, Layout]:
     return draw.finish()
 
 
-@fuzzed(0.1)
+@fuzzed(0.12)
 @given(plans(), st.integers(0, 2**32 - 1))
 def test_any_sharing_is_measured_exactly(plan: Plan, seed: int) -> None:
     torch.manual_seed(seed)
@@ -119,7 +119,7 @@ def test_any_sharing_is_measured_exactly(plan: Plan, seed: int) -> None:
             torch.testing.assert_close(found[name], automatic[terms][name], rtol=1e-9, atol=0)
 
 
-@fuzzed(0.09)
+@fuzzed(0.11)
 @given(plans(), st.integers(0, 2**32 - 1))
 def test_every_rescaling_found_is_feasible(plan: Plan, seed: int) -> None:
     torch.manual_seed(seed)

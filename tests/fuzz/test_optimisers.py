@@ -203,7 +203,7 @@ class Twins:
 HAPPENINGS = [name for name in vars(Twins) if name[0] != "_" and name not in ("pairs", "groups", "fresh")]
 
 
-@fuzzed(0.2)
+@fuzzed(0.22)
 @given(
     st.sampled_from(["sgd", "adam"]),
     st.sampled_from(sorted(NETS)),

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-HARNESSES = {"with_accelerate", "with_lightning", "with_transformers"}  # `make harness`
+HARNESSES = {"with_accelerate", "with_lightning", "with_neurogym", "with_transformers"}  # `make harness`
 SHARED = {"task", "mnist"}
 COMMANDS: dict[str, tuple[str, str]] = {
     "plain": ("", "epoch 3: loss"),
     "ddp": ("", "loss"),
     "irnn": ("--epochs 1 --hidden 4 --subsample 7 --valid-size 10 --run-dir run", "finished: test error"),
-    "decision": ("--steps 3 --units 8 --out out.png", "right answers in new trials"),
     "text": ("--steps 3 --units 8 --length 8 --characters 20 --text text.txt", "bits a character"),
     "export": ("--epochs 1 --out out.onnx", "out.onnx: "),
     "pruning": ("--epochs 1 --seeds 1 --out out.json", "record: out.json"),

@@ -18,7 +18,8 @@ from pathsgd.recording.batch import one_example
 from pathsgd.recording.inputs import Call, call_of, map_tensors, numbered_tensors
 from pathsgd.recording.outputs import Output, choose, tensors_of, watched
 from pathsgd.recording.preserve import left_as_found
-from pathsgd.recording.recorder import Lost, PathTensor, Recorder
+from pathsgd.recording.path_tensor import Lost, PathTensor
+from pathsgd.recording.recorder import Recorder
 from pathsgd.recording.sharded import put_stand_ins
 from pathsgd.recording.unwrap import eagerly
 from pathsgd.recording.validation import validate

@@ -10,70 +10,24 @@ from __future__ import annotations
 
 import inspect
 import sys
-import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from types import FrameType
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, resolve_name
+from torch.overrides import _get_current_function_mode_stack, resolve_name
 
 from pathsgd.errors import UnsupportedOperation
 from pathsgd.recording import spelling
 from pathsgd.recording.inputs import is_sparse
 from pathsgd.recording.origins import LEAVING, PLAIN, RANDOM, SHAPED_BY_VALUES, Origin, Origins, joined
+from pathsgd.recording.path_tensor import Lost, PathTensor, Watcher, known_values, share_memory, without_data
 from pathsgd.rules import REFUSED, RULES, Kind, Refusal, Rule
 from pathsgd.rules.pointwise import Add, Divide
 from pathsgd.tape import Recording, Step, Value, leaves, map_leaves, values_in
-
-
-@dataclass(eq=False)
-class Lost(Value):
-    """What an operation without a rule made; the refusal says which, where and what to do."""
-
-    refusal: UnsupportedOperation
-
-
-class PathTensor(Tensor):
-    """A tensor without data that stands for one `Value` while the user's forward runs."""
-
-    value: Value
-    known: Tensor | None = None
-    """Its values, if it is made of inputs and constants alone."""
-    origin: Origin = PLAIN
-    """The inputs that those values come from."""
-    sharing: dict[int, weakref.ref[PathTensor]]
-    """All tensors that would share this one's memory, itself included, by id."""
-    borrowed: bool
-    """Whether it would share the memory of a parameter or another tensor that is not the recorder's own."""
-
-    @staticmethod
-    def __new__(cls: type[PathTensor], value: Value, device: torch.device) -> PathTensor:
-        tensor = Tensor._make_wrapper_subclass(cls, value.shape, dtype=value.dtype, device=device)  # type: ignore[attr-defined]
-        tensor.value = value
-        tensor.sharing, tensor.borrowed = {id(tensor): weakref.ref(tensor)}, False
-        return tensor
-
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        # Compiled or scripted code comes here without passing the mode, and may wrap what is raised.
-        refusal = UnsupportedOperation(str(func), "compiled or scripted code", "measure the plain eager module instead")
-        for mode in _get_current_function_mode_stack():
-            if isinstance(mode, Recorder):
-                mode.met_unseen = refusal
-        raise refusal
-
-    def __deepcopy__(self, memo: Any) -> PathTensor:  # type: ignore[override]
-        # An object of the model's own (a policy's distribution) may have kept it; a copy of that model must not fail.
-        return self
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"PathTensor({self.value.kind.value}, shape={tuple(self.value.shape)})"
 
 
 def is_recording() -> bool:
@@ -81,14 +35,12 @@ def is_recording() -> bool:
     return any(isinstance(mode, Recorder) for mode in _get_current_function_mode_stack())
 
 
-class Recorder(TorchFunctionMode):
+class Recorder(Watcher):
     """While active, everything that happens to the model's parameters and inputs goes into `recording`."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.recording = Recording()
-        self.met_unseen: UnsupportedOperation | None = None
-        """The refusal of an operation in code that the mode does not see into."""
         self._parameters = {id(p): name for name, p in model.named_parameters()}
         self._modules = {id(m): name for name, m in model.named_modules()}
         self._buffers = {id(b) for b in model.buffers()}
@@ -154,7 +106,7 @@ class Recorder(TorchFunctionMode):
         if name.removesuffix(".__get__") in spelling.METADATA or (name == "type" and len(args) == 1 and not kwargs):
             return func(*args, **kwargs)
         if name in spelling.LIKE or (name in spelling.LIKE_SECOND and not self._is_ours(args[0])):
-            result = _initialised(name, func(*map_leaves(_without_data, args), **kwargs))
+            result = _initialised(name, func(*map_leaves(without_data, args), **kwargs))
             self._origins.note(result, Origin(noise=name in RANDOM))
             return result
         if name == "__iter__":
@@ -200,7 +152,7 @@ class Recorder(TorchFunctionMode):
         origin = self._origin(tensors, name)
         if name in LEAVING or name in SHAPED_BY_VALUES:
             self._use(origin)
-        result = func(*map_leaves(lambda a: _known(a), args), **map_leaves(lambda a: _known(a), kwargs))
+        result = func(*map_leaves(known_values, args), **map_leaves(known_values, kwargs))
 
         def stand_in(r: Any) -> Any:
             if not isinstance(r, Tensor):
@@ -281,7 +233,7 @@ class Recorder(TorchFunctionMode):
             return self._overwrite(target, outputs[0], name)
         tensors = tuple(r if v is None else PathTensor(v, operands[0].device) for v, r in zip(outputs, results))
         if rule.aliases:
-            _share_memory(operands, tensors)
+            share_memory(operands, tensors)
         self._keep_values(func, name, args, kwargs, operands, tensors)
         return tensors[0] if single else pack(tensors)
 
@@ -301,7 +253,7 @@ class Recorder(TorchFunctionMode):
         """What is made of inputs and constants alone has values that are known."""
         if not all(isinstance(a, PathTensor) and a.known is not None for a in operands if self._is_ours(a)):
             return
-        result = func(*map_leaves(lambda a: _known(a), args), **map_leaves(lambda a: _known(a), kwargs))
+        result = func(*map_leaves(known_values, args), **map_leaves(known_values, kwargs))
         origin = self._origin(operands, name)
         for tensor, known in zip(tensors, (result,) if isinstance(result, Tensor) else result):
             if isinstance(tensor, PathTensor):
@@ -437,16 +389,8 @@ class _NoRule(Exception):
         self.operation, self.advice = operation, advice
 
 
-def _known(a: Any) -> Any:
-    return a.known if isinstance(a, PathTensor) and a.known is not None else a
-
-
 def _meta(a: Any) -> Any:
     return torch.empty(a.shape, dtype=a.dtype, device="meta") if isinstance(a, Tensor) else a
-
-
-def _without_data(a: Any) -> Any:
-    return torch.zeros(a.shape, dtype=a.dtype, device=a.device) if isinstance(a, PathTensor) else a
 
 
 @lru_cache(maxsize=4096)
@@ -478,13 +422,3 @@ def _shapes(func: Any, rule: Rule, args: Any, kwargs: Any) -> tuple[list[Tensor]
     if isinstance(result, Tensor):
         return [result], True, tuple
     return list(result), False, type(result) if type(result).__module__ == "torch.return_types" else tuple
-
-
-def _share_memory(operands: list[Tensor], tensors: tuple[Any, ...]) -> None:
-    for tensor in (t for t in tensors if isinstance(t, PathTensor)):
-        for source in operands:
-            if isinstance(source, PathTensor):
-                source.sharing[id(tensor)] = weakref.ref(tensor)
-                tensor.sharing, tensor.borrowed = source.sharing, source.borrowed
-            else:
-                tensor.borrowed = True

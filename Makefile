@@ -83,7 +83,7 @@ test-arm:
 wheel: setup
 	rm -rf dist build/wheel
 	$(BIN)/python -m build --outdir build/wheel
-	$(BIN)/python -m auditwheel repair build/wheel/*.whl --wheel-dir dist
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m auditwheel repair build/wheel/*.whl --wheel-dir dist
 	mv build/wheel/*.tar.gz dist
 
 # In a new environment, where compilers fail, from a folder without the sources.

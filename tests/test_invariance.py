@@ -62,7 +62,7 @@ def test_without_an_optimiser_it_checks_the_theorem(model):
 
 def test_it_reads_as_a_table(model):
     text = str(check_invariance(model, X, optimizer=PathAdam, steps=5))
-    assert text.startswith("8 free nodes")
+    assert text.startswith("a twin of the model, its 8 free units")
     for word in ("output", "gamma^2", "kappa", "PathAdam", "SGD", "1 steps", "3 steps", "5 steps"):
         assert word in text
 
@@ -124,3 +124,14 @@ def test_the_cost_grows_in_proportion_to_the_model():
 
     calls(2)  # what is only done once
     assert calls(80) < 2.15 * calls(40)  # 2.24 when somebody did
+
+
+def test_the_report_ends_with_a_verdict(model):
+    assert str(check_invariance(model, X)).endswith("the model is invariant: differences below 1e-06 are rounding")
+    report = check_invariance(model, X, optimizer=lambda m: PathAdam(m, 0.01, metric="paper"), steps=3)
+    assert "training by PathAdam is NOT invariant" in str(report)
+
+
+def test_an_optimiser_instead_of_its_class_is_named(model):
+    with pytest.raises(TypeError, match=r"must be a class .* not PathAdam"):
+        check_invariance(model, X, optimizer=PathAdam(model, 1e-3))

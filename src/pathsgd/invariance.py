@@ -30,6 +30,8 @@ from pathsgd.recording.sharded import refuse_sharded
 from pathsgd.recording.validation import check_model
 
 MakeOptimizer = Callable[[nn.Module], Optimizer] | type[Optimizer]
+TOLERANCE = 1e-6
+"""Largest difference that counts as rounding."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +55,15 @@ class InvarianceReport:
         """Whether everything is invariant, training under the optimiser that was asked for included."""
         return self.invariant(next(iter(self.drift), None))
 
-    def invariant(self, optimizer: str | None = None, tolerance: float = 1e-6) -> bool:
+    def invariant(self, optimizer: str | None = None, tolerance: float = TOLERANCE) -> bool:
         """Whether the model's path quantities are invariant, and its training under the optimiser of this name."""
         found = [self.output, self.gamma_sq, self.kappa, *(self.drift[optimizer] if optimizer else [])]
         return all(difference < tolerance for difference in found)
 
     def __str__(self) -> str:
         lines = [
-            f"{self.free_nodes} free nodes, each rescaled by a factor between {self.low:g} and {self.high:g}; "
-            "relative differences:",
+            f"a twin of the model, its {self.free_nodes} free units rescaled by factors between {self.low:g} and "
+            f"{self.high:g}; relative differences:",
             f"  output   {self.output:.1e}",
             f"  gamma^2  {self.gamma_sq:.1e}",
             f"  kappa    {self.kappa:.1e}",
@@ -74,6 +76,9 @@ class InvarianceReport:
             lines.append("  " + " " * width + "".join(f"{f'{n} steps':>12}" for n in shown))
             for name, values in self.drift.items():
                 lines.append(f"  {name:<{width}}" + "".join(f"{values[n - 1]:>12.1e}" for n in shown))
+        what = next((f"training by {name}" for name in self.drift), "the model")
+        verdict = "invariant" if self.ok else "NOT invariant"
+        lines.append(f"{what} is {verdict}: differences below {TOLERANCE:g} are rounding")
         return "\n".join(lines)
 
 
@@ -252,6 +257,11 @@ def _relative_kappa(model: nn.Module, data: Call, output: Output) -> dict[str, T
 
 
 def _make(optimizer: MakeOptimizer, model: nn.Module) -> Optimizer:
+    if not callable(optimizer):
+        raise TypeError(
+            "optimizer must be a class (PathAdam, torch.optim.SGD) or a function that takes a model and returns an "
+            f"optimiser, not {type(optimizer).__name__}"
+        )
     takes_the_model = not isinstance(optimizer, type) or issubclass(optimizer, PathOptimizer)
     make: Callable[[Any], Any] = optimizer  # torch.optim's own take parameters
     made = make(model if takes_the_model else model.parameters())

@@ -132,3 +132,10 @@ def test_data_list_says_what_is_here(tiny_data: Path, capsys: pytest.CaptureFixt
     assert cli.main(["data", "list", "--data-dir", str(tiny_data)]) == 0
     text = capsys.readouterr().out
     assert "mnist/train-labels-idx1-ubyte.gz" in text and "expected 9912422" in " ".join(text.split())
+
+
+def test_a_missing_package_is_named() -> None:
+    program = "import sys; sys.modules['tyro'] = None; from pathsgd.lab import cli; sys.exit(cli.main(['demo']))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "tyro is missing" in done.stderr and "pathsgd[lab]" in done.stderr

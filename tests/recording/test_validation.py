@@ -38,6 +38,7 @@ X = torch.rand(4, 2)
 CASES: dict[str, tuple[Callable[[], Any], tuple[Any, ...], type[Exception], str]] = {
     "wrong features": (lambda: models.mlp([2, 3, 1]), (torch.rand(4, 3),), ValueError, r"forward failed.*\(4, 3\)"),
     "wrong features of an RNN": (lambda: models.ReadRNN(2, 3, 1), (torch.rand(5, 4, 3),), ValueError, r"\(5, 4, 3\)"),
+    "inputs in one tuple": (lambda: models.mlp([2, 3, 1]), ((X, X),), ValueError, "one by one, not as a tuple"),
     "wrong dimensions": (lambda: models.ReadRNN(2, 3, 1), (torch.rand(5),), ValueError, "forward failed"),
     "too few inputs": (lambda: Weights(lambda m, x, y: x @ m.w + y, w=(2, 1)), (X,), ValueError, "forward failed"),
     "too many inputs": (lambda: models.mlp([2, 3, 1]), (X, X), ValueError, "forward failed"),

@@ -76,7 +76,10 @@ def run(command: Command, words: list[str]) -> int:
     from pathsgd.errors import UnsupportedOperation
     from pathsgd.lab.errors import LabError
 
-    module = importlib.import_module(f"pathsgd.lab.commands.{command.module}")
+    try:
+        module = importlib.import_module(f"pathsgd.lab.commands.{command.module}")
+    except ModuleNotFoundError as error:
+        return complain(f"the package {error.name} is missing; install what the lab needs: pip install 'pathsgd[lab]'")
     try:
         code: int = module.main(words)
         return code

@@ -17,8 +17,8 @@ from pathsgd.errors import UnsupportedOperation
 from pathsgd.recording.batch import one_example
 from pathsgd.recording.inputs import Call, call_of, map_tensors, numbered_tensors
 from pathsgd.recording.outputs import Output, choose, tensors_of, watched
-from pathsgd.recording.preserve import left_as_found
 from pathsgd.recording.path_tensor import Lost, PathTensor
+from pathsgd.recording.preserve import left_as_found
 from pathsgd.recording.recorder import Recorder
 from pathsgd.recording.sharded import put_stand_ins
 from pathsgd.recording.unwrap import eagerly
@@ -45,6 +45,10 @@ def _record(model: nn.Module, call: Call, output: Output) -> Recording:
         put_stand_ins(model)
         recorder = Recorder(model)
         return _recorded(recorder, model, call, output, untouched)
+
+
+def _is_one_tuple(call: Call) -> bool:
+    return len(call.args) == 1 and isinstance(call.args[0], (tuple, list)) and not call.kwargs
 
 
 @contextmanager
@@ -77,7 +81,8 @@ def _recorded(
                 advice = REFUSED["autograd.grad"]
                 raise UnsupportedOperation("autograd.grad", "the model itself", advice, recorder.recording) from error
             shapes = [tuple(a.shape) for a in numbered_tensors(call)]
-            raise ValueError(f"the model's forward failed on example inputs of shapes {shapes}: {error}") from error
+            what = f"{error}; pass several inputs one by one, not as a tuple" if _is_one_tuple(call) else error
+            raise ValueError(f"the model's forward failed on example inputs of shapes {shapes}: {what}") from error
         measured = [recorder.value_of(tensor) for tensor in choose(result, output, submodules)]
         returned = [recorder.value_of(tensor) for tensor in tensors_of(result) if isinstance(tensor, PathTensor)]
         recorder.recording.steered |= not untouched()

@@ -68,7 +68,9 @@ def _check_modules(model: nn.Module) -> None:
             kind = "scripted or traced" if isinstance(module, torch.jit.ScriptModule) else "compiled"
             where = f"module '{name}'" if name else "the model itself"
             raise UnsupportedOperation(
-                type(module).__name__, where, f"{kind} code hides its operations; measure the plain eager module"
+                type(module).__name__,
+                where,
+                f"{kind} code hides its operations; measure the plain module (of torch.compile: model._orig_mod)",
             )
 
 

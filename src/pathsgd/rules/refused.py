@@ -3,7 +3,9 @@
 from pathsgd.rules.base import refuse
 
 refuse(
-    "it saturates, so it is not positively homogeneous and node-wise rescaling does not hold; use relu",
+    "it saturates, so it is not positively homogeneous and node-wise rescaling does not hold; use relu. Where it comes "
+    "last, leave it to the loss (binary_cross_entropy_with_logits), or measure what comes before it: output='name of "
+    "that layer'",
     "tanh", "sigmoid", "logsigmoid", "softsign", "hardtanh", "hardsigmoid", "relu6", "clamp_max", "tanhshrink", "erf",
 )  # fmt: skip
 refuse(
@@ -21,8 +23,13 @@ refuse(
 )  # fmt: skip
 refuse("tanh saturates; use nonlinearity='relu'", "rnn_tanh", "rnn_tanh_cell")
 refuse(
-    "it belongs to the loss, or normalises an output distribution; measure the logits instead",
-    "softmax", "log_softmax", "softmin", "gumbel_softmax", "cross_entropy", "nll_loss", "mse_loss", "l1_loss",
+    "it divides activations by a sum of activations, which no path does. Where it comes last, leave it to the loss, or "
+    "measure what comes before it: output='name of that layer'",
+    "softmax", "log_softmax", "softmin", "gumbel_softmax",
+)  # fmt: skip
+refuse(
+    "it belongs to the loss; measure what the loss is taken of: output='name of that layer'",
+    "cross_entropy", "nll_loss", "mse_loss", "l1_loss",
     "smooth_l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "linear_cross_entropy",
 )  # fmt: skip
 refuse(

@@ -35,8 +35,8 @@ GROWTH_RATES = {"growth_limit": LIMIT}
 METHODS: dict[str, dict[str, Any]] = {
     "sgd": {"lr": 0.01, "momentum": 0.9},
     "adam": {"lr": 1e-3},
-    "path-sgd": {"lr": 1e-3, "momentum": 0.9, **GROWTH_RATES},
-    "path-adam-absolute": {"lr": 3e-3, **GROWTH_RATES},
+    "path-sgd-absolute": {"lr": 0.01, "momentum": 0.9, **GROWTH_RATES},
+    "path-adam-absolute": {"lr": 1e-3, **GROWTH_RATES},
 }
 
 

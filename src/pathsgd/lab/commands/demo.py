@@ -51,6 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     section = demo_section([filed for key, filed in results.finished().items() if key in {c.key for c in cells}])
     for table in section.tables:
         console.print(as_rich(table))
+        console.print(f"{table.caption}\n", highlight=False)
     report = options.out / "report.html"
     write_text(report, page(TITLE, INTRODUCTION, [section]))
     console.print(f"page: {report}", highlight=False)

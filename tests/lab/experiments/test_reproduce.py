@@ -281,7 +281,8 @@ def test_demo_has_every_method_from_two_starts_and_says_so(tmp_path: Path) -> No
         execute("", RunCell(spec), places, None)
     section = demo_section(ResultsFolder(tmp_path / "records").filed())
     labels = [row[0].text for row in section.tables[0].rows]
-    assert labels == ["SGD, momentum, rate 0.01", "Adam, rate 0.001", "PathSGD, momentum, rate 0.01", "PathAdam, rate 0.001"]
+    names = ["SGD, momentum, rate 0.01", "Adam, rate 0.001", "PathSGD, momentum, rate 0.01", "PathAdam, rate 0.001"]
+    assert labels == names
     assert all(cell.records for row in section.tables[0].rows for cell in row[1:])
     assert len(section.figures[0].series) == 8
 

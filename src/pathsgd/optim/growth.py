@@ -31,8 +31,8 @@ from pathsgd.recording.record import Output, record
 from pathsgd.recording.sharded import refuse_sharded
 from pathsgd.tape import Recording
 
-LIMIT = 2.0
-"""Default of uses * log(rate): a signal may grow seven times between the first use and the last."""
+LIMIT = 3.0
+"""Default of uses * log(rate): a signal may grow 20 times between the first use and the last."""
 _SCALE_SERVES = 100  # looks; only which coordinates power iteration works in, so it need not be new
 _EVERY = 2  # steps from look to look; steps are bounded, too, so little can happen between them
 _TENSORS = ("growth_scale", "growth_rays", "growth_age", "growth_mean", "growth_left")

@@ -38,7 +38,7 @@ class PathAdam(PathOptimizer):
         the paper's metric, which takes only a `DualNorm`, in units of gamma at the first step.
     growth: bound on the growth rate of every recurrent matrix, uses * log(rate), kept after each step
         (optim/growth.py); steps, too, keep to what the rates leave room for (optim/step_bound.py). None for none.
-        "auto": 2, none under the paper's metric.
+        "auto": 3, none under the paper's metric.
     refresh_every: steps between two measurements of the metric.
     maximize: step up the gradient.
     params: parameters, named parameters or groups of them; None for all of the model's.

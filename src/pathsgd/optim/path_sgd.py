@@ -42,7 +42,7 @@ class PathSGD(PathOptimizer):
         `DualNorm(limit)` bounds the dual norm under every metric. None for none. "auto": 1, none under the paper's.
     growth: bound on the growth rate of every recurrent matrix, uses * log(rate), kept after each step
         (optim/growth.py); steps, too, keep to what the rates leave room for (optim/step_bound.py). None for none.
-        "auto": 2, none under the paper's metric.
+        "auto": 3, none under the paper's metric.
     refresh_every: steps between two measurements of the metric.
     maximize: step up the gradient.
     params: parameters, named parameters or groups of them; None for all of the model's.

@@ -4,11 +4,11 @@ A matrix that paths use T times turns a step D into a factor of up to (1 + |D|_2
 way in which a small step of a recurrent net explodes, and one that gamma^2 cannot see, because it squares every weight
 and so ignores that the entries of D pull together. D is taken in balanced coordinates, so that the bound is invariant.
 
-    T * |D|_2 <= room = 1/2 + T * max(0, 1 - rate)
+    T * |D|_2 <= room = 1 + T * max(0, 1 - rate)
 
 It stands beside the bound on growth rates (growth.py), which looks at W after the step only. Where states fade, a step
-may take the rate up to one, where they stand; beyond that, it may add a half to the logarithm of what a signal gains
-over all uses. So nets at the edge (identity starts, long memories) take small steps, and nets for text, whose states
+may take the rate up to one, where they stand; beyond that, it may add one to the logarithm of what a signal gains over
+all uses. So nets at the edge (identity starts, long memories) take small steps, and nets for text, whose states
 fade, are left alone.
 """
 
@@ -26,7 +26,7 @@ from pathsgd._native import GRADIENT, Update
 
 StepLimit = float | Literal["room"] | None
 
-LEAST_ROOM = 0.5
+LEAST_ROOM = 1.0
 """The log factor by which a step may change what a matrix does over all its uses, wherever its rate is."""
 
 if TYPE_CHECKING:

@@ -82,7 +82,7 @@ PROBLEMS: dict[str, Problem] = {
         "smoke": {"hidden": 4, "length": 8, "valid_size": 5, "test_size": 5, **_SMOKE}}),
 }  # fmt: skip
 
-LIMIT = 2.0
+LIMIT = 3.0
 """The bound on growth rates, the library's default when the runs were made."""
 AS_DEFAULT = {"step_growth": 0.0, "growth_limit": LIMIT, "refresh_every": 1}
 """Settings of path-adam-absolute that make it PathAdam(model, lr), and with momentum=0.9 of path-sgd-absolute."""

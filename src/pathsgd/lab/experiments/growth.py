@@ -24,7 +24,7 @@ from pathsgd.lab.sweep.results import Filed
 PAPER_REF = "beyond the paper: growth rates"
 START: dict[str, Any] = {"others_range": 0.3, "mean_bias": True, "decay": "linear"}
 PAPER_START: dict[str, Any] = {"others_range": 0.01, "decay": "linear"}
-LIMIT = 2.0
+LIMIT = 3.0
 BADLY_SCALED = 100.0
 BOUND: dict[str, Any] = {"growth_limit": LIMIT, "step_growth": 0.0}
 NONE: dict[str, Any] = {"growth_limit": 0.0, "step_growth": 0.0}
@@ -72,7 +72,7 @@ SIZES: dict[Scale, dict[str, Any]] = {
     "smoke": {"length": 6, "steps": 4, "eval_every": 2, "seeds": 1, "valid_size": 5, "test_size": 5, "hidden": 3,
               "rates": (1e-3, 1e-2), "lengths": ((8, 4),)},
 }  # fmt: skip
-LIMITS = (3.0, 5.0, 8.0)
+LIMITS = (2.0, 5.0, 8.0)
 """Other limits, at a high rate."""
 HIGH = 1e-2
 

@@ -15,7 +15,7 @@ HEAD = """\
 # Models that other people wrote
 
 Each model below is built as its package builds it, from random weights, and trained for a number of steps (fewer where
-one takes seconds) at a rate of {rate:g} by `PathAdam` at its defaults and by Adam, from the same weights on the same
+one takes seconds) at a rate of {rate:g} ({lower:g} for nets that Adam, too, explodes with) by `PathAdam` at its defaults and by Adam, from the same weights on the same
 few batches. `make zoo` makes the records in zoo/records, `python -m zoo --page` makes this page of them.
 
 A model is **clean** if its loss falls and stays finite, no weight is over 10 times Adam's largest, every parameter
@@ -35,6 +35,7 @@ def made_of(records: list[dict[str, Any]]) -> str:
     counts = {
         "heavy": HEAVY,
         "rate": max((r["rate"] for r in trained), default=0.0),
+        "lower": min((r["rate"] for r in trained), default=0.0),
         "clean": sum(not faults(r) for r in trained),
         "trained": len(trained),
         "refused": sum("refused" in r for r in records),

@@ -18,7 +18,6 @@ import pathsgd
 from zoo.entry import Entry, Task
 from zoo.faults import HEAVY
 
-RATE = 1e-3
 SEEN_AT_ONCE = 10
 """How many steps the reported loss is the mean of."""
 
@@ -28,7 +27,8 @@ def record(entry: Entry) -> dict[str, Any]:
     task, steps = entry.make(), entry.steps
     task.model.train()
     metric = inspect.signature(pathsgd.PathAdam).parameters["metric"].default
-    result: dict[str, Any] = {"field": entry.field, "model": entry.name, "metric": metric, "steps": steps, "rate": RATE}
+    result: dict[str, Any] = {"field": entry.field, "model": entry.name, "metric": metric, "steps": steps}
+    result["rate"] = entry.rate
     result["parameters"] = sum(p.numel() for p in task.model.parameters())
     explanation = pathsgd.explain(task.model, *task.inputs(*task.batches[0]), **task.options)
     if explanation.problem is not None:
@@ -36,14 +36,14 @@ def record(entry: Entry) -> dict[str, Any]:
         return {**result, "refused": {"operation": problem.operation, "where": problem.where, "why": problem.advice}}
     result["free_nodes"] = sum(explanation.free_nodes.values())
     if result["parameters"] <= HEAVY:
-        result["invariance"] = _invariance(task)
-    return {**result, **_beside_adam(task, steps)}
+        result["invariance"] = _invariance(task, entry.rate)
+    return {**result, **_beside_adam(task, steps, entry.rate)}
 
 
-def _invariance(task: Task) -> dict[str, Any]:
+def _invariance(task: Task, rate: float) -> dict[str, Any]:
     if not pathsgd.node_spaces(task.model, *task.inputs(*task.batches[0]), **task.options).count:
         return {"ok": True, "free nodes": 0}
-    make = lambda m: pathsgd.PathAdam(m, lr=RATE, **task.options)  # noqa: E731
+    make = lambda m: pathsgd.PathAdam(m, lr=rate, **task.options)  # noqa: E731
     report = pathsgd.check_invariance(
         task.model, *task.inputs(*task.batches[0]), optimizer=make, steps=2, low=0.1, high=10, **task.options
     )
@@ -86,11 +86,11 @@ class Side:
         return max(float(p.detach().abs().max()) for p in self.model.parameters())
 
 
-def _beside_adam(task: Task, steps: int) -> dict[str, Any]:
+def _beside_adam(task: Task, steps: int, rate: float) -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        path = Side(task, lambda m: pathsgd.PathAdam(m, lr=RATE, **_with_example(task)))
-        adam = Side(task, lambda m: torch.optim.Adam(m.parameters(), lr=RATE))
+        path = Side(task, lambda m: pathsgd.PathAdam(m, lr=rate, **_with_example(task)))
+        adam = Side(task, lambda m: torch.optim.Adam(m.parameters(), lr=rate))
         for k in range(steps):  # in turn, so that the ratio of their times means something on a busy machine
             path.step(k)
             adam.step(k)

@@ -15,8 +15,9 @@ HEAD = """\
 # Models that other people wrote
 
 Each model below is built as its package builds it, from random weights, and trained for a number of steps (fewer where
-one takes seconds) at a rate of {rate:g} ({lower:g} for nets that Adam, too, explodes with) by `PathAdam` at its defaults and by Adam, from the same weights on the same
-few batches. `make zoo` makes the records in zoo/records, `python -m zoo --page` makes this page of them.
+one takes seconds) at a rate of {rate:g} ({lower:g} for nets with which Adam explodes, too) by `PathAdam` at its
+defaults and by Adam, from the same weights on the same few batches. `make zoo` makes the records in zoo/records,
+`python -m zoo --page` makes this page of them.
 
 A model is **clean** if its loss falls and stays finite, no weight is over 10 times Adam's largest, every parameter
 that has a gradient moves, and a randomly rescaled twin trains alike (not tried over {heavy:,} parameters). {clean} of

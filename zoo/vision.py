@@ -56,7 +56,7 @@ SIDES = {
 
 
 def _rate(name: str) -> float:
-    """Two wide layers at the end of a deep net: at 1e-3 Adam's loss, too, is many times the first one after ten steps."""
+    """Of deep nets with two wide layers at the end: at 1e-3 Adam's loss, too, is many times the first one."""
     return 1e-4 if name.startswith("vgg") else RATE
 
 

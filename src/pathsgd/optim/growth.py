@@ -49,26 +49,37 @@ def _is_due(weight: Tensor, state: dict[str, Any], cap: float) -> bool:
 
 
 def bound_matrix_(
-    weight: Tensor, state: dict[str, Any], recurrence: Recurrence, cap: float, whitening: Callable[[], Tensor]
+    weight: Tensor,
+    state: dict[str, Any],
+    recurrence: Recurrence,
+    cap: float,
+    whitening: Callable[[], Tensor],
+    longest: float = math.inf,
 ) -> Tensor:
     """Bound one matrix in place, and keep what the next call starts from in `state`; returns the rate found, 0-d.
 
     whitening: gives 1/sqrt(K) of the matrix; asked now and then.
+    longest: how much a look may change the matrix; the first one may do what it has to.
     """
     looks = state.get("growth_looks", 0)
     state["growth_looks"], state["growth_cap"] = looks + 1, cap
     look = _looks.get(weight)
     if look is not None and looks % _SCALE_SERVES and look.serves(weight, state["growth_rays"]):
-        rate = torch.tensor(look.bound(cap), dtype=weight.dtype)
+        rate = torch.tensor(look.bound(cap, longest), dtype=weight.dtype)
         state["growth_started"] = look.directions.started
     else:
-        rate = _bound_anew(weight, state, recurrence, cap, whitening if looks % _SCALE_SERVES == 0 else None)
+        rate = _bound_anew(weight, state, recurrence, cap, whitening if looks % _SCALE_SERVES == 0 else None, longest)
     state["growth_rate"] = rate
     return rate
 
 
 def _bound_anew(
-    weight: Tensor, state: dict[str, Any], recurrence: Recurrence, cap: float, whitening: Callable[[], Tensor] | None
+    weight: Tensor,
+    state: dict[str, Any],
+    recurrence: Recurrence,
+    cap: float,
+    whitening: Callable[[], Tensor] | None,
+    longest: float,
 ) -> Tensor:
     """Bound a matrix in the coordinates of its whitening, or in those of the last look; prepare for the next one."""
     work = weight.detach() if weight.dtype in (torch.float32, torch.float64) else weight.detach().float()
@@ -79,7 +90,7 @@ def _bound_anew(
         directions = growth.Directions(
             kept["growth_rays"], kept["growth_age"], kept["growth_mean"], kept["growth_left"], state["growth_started"]
         )
-        rate = growth.bound_(f, directions, cap)
+        rate = growth.bound_(f, directions, cap, longest)
     else:
         rate = growth.settle_(f, cap)
         directions = growth.ripe_directions(f)
@@ -202,7 +213,10 @@ def bound_parts_(
             cap = cap_of(limit, uses)
             if _is_due(part.owners[index], state, cap):  # its shape is the same in every process
                 weight = part.whole(p, index)
-                rate = bound_matrix_(weight, state, recurrence, cap, functools.partial(_whitening, part, index))
+                # Steps are bounded, and a correction need not make good more than they do (arithmetic/growth.py).
+                rate = bound_matrix_(
+                    weight, state, recurrence, cap, functools.partial(_whitening, part, index), longest=math.log(cap)
+                )
                 if weight is not p:
                     p.copy_(part.own(weight))
                 state["growth_room"] = room(rate, recurrence, uses)

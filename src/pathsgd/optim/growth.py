@@ -194,12 +194,18 @@ def room(rate: Tensor, recurrence: Recurrence, uses: int) -> float | Tensor:
 
 
 def bound_parts_(
-    parts: Sequence[Part], found: Mapping[str, Recurrence], limit: float, *, is_measured: bool
+    parts: Sequence[Part],
+    found: Mapping[str, Recurrence],
+    limit: float,
+    *,
+    is_measured: bool,
+    has_bounded_steps: bool,
 ) -> dict[str, Tensor]:
     """Bound the recurrent matrices among the parameters of an optimiser, with what their states keep.
 
     is_measured: whether the metric was measured in this step. Between two measurements the horizon stays, whatever the
     lengths of the inputs: a resumed run, which looks at its inputs anew, must not know more.
+    has_bounded_steps: then a correction need not make good more than steps can do (arithmetic/growth.py).
     """
     rates = {}
     for part in parts:
@@ -213,10 +219,9 @@ def bound_parts_(
             cap = cap_of(limit, uses)
             if _is_due(part.owners[index], state, cap):  # its shape is the same in every process
                 weight = part.whole(p, index)
-                # Steps are bounded, and a correction need not make good more than they do (arithmetic/growth.py).
-                rate = bound_matrix_(
-                    weight, state, recurrence, cap, functools.partial(_whitening, part, index), longest=math.log(cap)
-                )
+                longest = math.log(cap) if has_bounded_steps else math.inf
+                whitening = functools.partial(_whitening, part, index)
+                rate = bound_matrix_(weight, state, recurrence, cap, whitening, longest)
                 if weight is not p:
                     p.copy_(part.own(weight))
                 state["growth_room"] = room(rate, recurrence, uses)

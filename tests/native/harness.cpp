@@ -493,7 +493,7 @@ void run_follow_directions(long units, long count, bool leaky) {
   vector<float> left(units, 1);
   pathsgd::CorrectDirectionCall<float> correction{
       units, 8, leaky, weight.data(), scale.data(), leaky ? keep.data() : nullptr, leaky ? gain.data() : nullptr,
-      rays.data(), left.data(), 0.25, 30, INFINITY};
+      rays.data(), left.data(), 0.25, 30};
   failures += pathsgd_correct_direction_float(&correction);
   const double remaining = leaky ? 2 * (0.75 * 1.25 - 0.5) : 0.75 * 1.5;  // W's own rate when the map's is three quarters
   vector<double> expected;

@@ -68,8 +68,7 @@ def test_a_matrix_that_is_a_view_is_read_as_torch_reads_it(kernel):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("leaky", "inside"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("units", [1, 2, 7, 8, 33, 100])
-@pytest.mark.parametrize("longest", [math.inf, 0.03])
-def test_corrections_agree(kernel, units, dtype, leaky, inside, longest):
+def test_corrections_agree(kernel, units, dtype, leaky, inside):
     f = some_map(units, dtype, leaky=leaky, inside=inside)
     other = Map(f.weight.clone(), f.scale, f.keep, f.gain, f.inside)
     before = f.weight.clone()
@@ -78,10 +77,8 @@ def test_corrections_agree(kernel, units, dtype, leaky, inside, longest):
         rate = _native.follow_directions(f, directions)
     ray, start = directions.rays[0], torch.ones(units, dtype=dtype)
     cap = 0.8 * float(rate)
-    left = _native.correct_direction(f, ray, start, rate, cap, longest)
-    expected = slow.correct_direction(other, ray, start, rate, cap, longest)
-    balanced = (f.weight - before) * f.scale / f.scale[:, None]
-    assert float(torch.linalg.matrix_norm(balanced, 2)) < longest * 1.001
+    left = _native.correct_direction(f, ray, start, rate, cap)
+    expected = slow.correct_direction(other, ray, start, rate, cap)
     tolerance = 1e-4 if dtype is torch.float32 else 1e-11
     assert torch.allclose(f.weight, other.weight, rtol=tolerance, atol=tolerance)
     assert torch.allclose(left, expected, rtol=tolerance, atol=tolerance)

@@ -46,7 +46,7 @@ class Look:
         )  # fmt: skip
         self._correct = CorrectDirectionCall(
             units, ITERATIONS, f.inside, weight, *shared, address(rays, dtype, count, units),
-            address(left, dtype, units), 0.0, CONDITION, math.inf,
+            address(left, dtype, units), 0.0, CONDITION,
         )  # fmt: skip
         self._fastest = _NUMBERS[dtype].from_address(mean.data_ptr())
         self._rate = _NUMBERS[dtype]()
@@ -68,14 +68,14 @@ class Look:
             and weight.is_contiguous()
         )
 
-    def bound(self, cap: float, longest: float = math.inf) -> float:
-        """The largest growth rate; where it is above `cap`, the matrix is corrected in place, by `longest` at most."""
+    def bound(self, cap: float) -> float:
+        """The largest growth rate; where it is above `cap`, the matrix is corrected in place."""
         abi.call("follow_directions", self._follow, self._dtype)
         self.directions.started = self._follow.started
         self._rate.value = self._follow.rate  # rounded, as a tensor would have it: both ways agree to the last bit
         rate: float = self._rate.value
         if cap < rate < math.inf:
-            self._correct.share, self._correct.longest = 1 - cap / rate, longest
+            self._correct.share = 1 - cap / rate
             abi.call("correct_direction", self._correct, self._dtype)
             self._fastest.value -= math.log(rate / cap)
         return rate

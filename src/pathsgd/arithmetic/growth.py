@@ -28,10 +28,6 @@ Where l is far from r, |l| |r| > `CONDITION` (l . r) (a nearly defective pair, o
 place: the smallest change that does the same to the image of r. What remains (another direction, the next member of a
 cycle) is the next call's.
 
-The correction is |l| |r| / (l . r) times as long as the excess, and a direction that was started anew may count before
-it has converged: one that no data excites, found late, has taken a net that had learnt its task apart. So where
-steps are bounded, corrections are: |change of W|_2 <= log(cap), in the coordinates below. What grows is met again.
-
 All of this is done in coordinates h / scale, where `scale` turns into D scale when units are rescaled (`scale_of`). In
 them two rescaled twins are the same map: whatever is computed here is invariant, and W moves covariantly.
 """
@@ -91,16 +87,12 @@ def ripe_directions(f: Map) -> Directions:
     return directions
 
 
-def bound_(f: Map, directions: Directions, cap: float, longest: float = math.inf) -> Tensor:
-    """Look, and correct the direction that grows most if it is above `cap`, in place; returns the rate found, 0-d.
-
-    longest: the correction changes W by so much at most. The direction then counts as though it were at the cap: the
-    next correction waits until it has shown again that it is not.
-    """
+def bound_(f: Map, directions: Directions, cap: float) -> Tensor:
+    """Look, and correct the direction that grows most if it is above `cap`, in place; returns the rate found, 0-d."""
     rate = follow_directions(f, directions, renewing=True)
     if rate.is_cpu and not float(rate) > cap:  # elsewhere the question would make the host wait
         return rate
-    directions.left = correct_direction(f, directions.rays[0], directions.left, rate, cap, longest)
+    directions.left = correct_direction(f, directions.rays[0], directions.left, rate, cap)
     if not rate.is_cpu:
         directions.mean[0] -= (rate / cap).clamp(min=1).log()
     elif math.isfinite(found := float(rate)):

@@ -246,11 +246,7 @@ class PathOptimizer(Optimizer):
         is_due = measured is not None or not is_elsewhere
         if self.growth is not None and lengths.moved and is_due:
             self.growth_rates = growth_bound.bound_parts_(
-                parts,
-                self._refresh.recurrences(self._last),
-                self.growth,
-                is_measured=measured is not None,
-                has_bounded_steps=self.step_limit is not None,
+                parts, self._refresh.recurrences(self._last), self.growth, is_measured=measured is not None
             )
         return loss
 

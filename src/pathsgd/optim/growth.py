@@ -49,37 +49,26 @@ def _is_due(weight: Tensor, state: dict[str, Any], cap: float) -> bool:
 
 
 def bound_matrix_(
-    weight: Tensor,
-    state: dict[str, Any],
-    recurrence: Recurrence,
-    cap: float,
-    whitening: Callable[[], Tensor],
-    longest: float = math.inf,
+    weight: Tensor, state: dict[str, Any], recurrence: Recurrence, cap: float, whitening: Callable[[], Tensor]
 ) -> Tensor:
     """Bound one matrix in place, and keep what the next call starts from in `state`; returns the rate found, 0-d.
 
     whitening: gives 1/sqrt(K) of the matrix; asked now and then.
-    longest: how much a look may change the matrix; the first one may do what it has to.
     """
     looks = state.get("growth_looks", 0)
     state["growth_looks"], state["growth_cap"] = looks + 1, cap
     look = _looks.get(weight)
     if look is not None and looks % _SCALE_SERVES and look.serves(weight, state["growth_rays"]):
-        rate = torch.tensor(look.bound(cap, longest), dtype=weight.dtype)
+        rate = torch.tensor(look.bound(cap), dtype=weight.dtype)
         state["growth_started"] = look.directions.started
     else:
-        rate = _bound_anew(weight, state, recurrence, cap, whitening if looks % _SCALE_SERVES == 0 else None, longest)
+        rate = _bound_anew(weight, state, recurrence, cap, whitening if looks % _SCALE_SERVES == 0 else None)
     state["growth_rate"] = rate
     return rate
 
 
 def _bound_anew(
-    weight: Tensor,
-    state: dict[str, Any],
-    recurrence: Recurrence,
-    cap: float,
-    whitening: Callable[[], Tensor] | None,
-    longest: float,
+    weight: Tensor, state: dict[str, Any], recurrence: Recurrence, cap: float, whitening: Callable[[], Tensor] | None
 ) -> Tensor:
     """Bound a matrix in the coordinates of its whitening, or in those of the last look; prepare for the next one."""
     work = weight.detach() if weight.dtype in (torch.float32, torch.float64) else weight.detach().float()
@@ -90,7 +79,7 @@ def _bound_anew(
         directions = growth.Directions(
             kept["growth_rays"], kept["growth_age"], kept["growth_mean"], kept["growth_left"], state["growth_started"]
         )
-        rate = growth.bound_(f, directions, cap, longest)
+        rate = growth.bound_(f, directions, cap)
     else:
         rate = growth.settle_(f, cap)
         directions = growth.ripe_directions(f)
@@ -194,18 +183,12 @@ def room(rate: Tensor, recurrence: Recurrence, uses: int) -> float | Tensor:
 
 
 def bound_parts_(
-    parts: Sequence[Part],
-    found: Mapping[str, Recurrence],
-    limit: float,
-    *,
-    is_measured: bool,
-    has_bounded_steps: bool,
+    parts: Sequence[Part], found: Mapping[str, Recurrence], limit: float, *, is_measured: bool
 ) -> dict[str, Tensor]:
     """Bound the recurrent matrices among the parameters of an optimiser, with what their states keep.
 
     is_measured: whether the metric was measured in this step. Between two measurements the horizon stays, whatever the
     lengths of the inputs: a resumed run, which looks at its inputs anew, must not know more.
-    has_bounded_steps: then a correction need not make good more than steps can do (arithmetic/growth.py).
     """
     rates = {}
     for part in parts:
@@ -219,9 +202,7 @@ def bound_parts_(
             cap = cap_of(limit, uses)
             if _is_due(part.owners[index], state, cap):  # its shape is the same in every process
                 weight = part.whole(p, index)
-                longest = math.log(cap) if has_bounded_steps else math.inf
-                whitening = functools.partial(_whitening, part, index)
-                rate = bound_matrix_(weight, state, recurrence, cap, whitening, longest)
+                rate = bound_matrix_(weight, state, recurrence, cap, functools.partial(_whitening, part, index))
                 if weight is not p:
                     p.copy_(part.own(weight))
                 state["growth_room"] = room(rate, recurrence, uses)

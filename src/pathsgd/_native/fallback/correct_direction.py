@@ -11,14 +11,12 @@ CONDITION = 30.0
 """Largest |l| |r| / (l . r) at which a left vector is used."""
 
 
-def correct_direction(f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: float, longest: float) -> Tensor:
+def correct_direction(f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: float) -> Tensor:
     left = _left_vector(f, ray, start)
     above = (rate > cap) & rate.isfinite()
     factor = torch.where(above, (1 - cap / rate) / (left @ ray), 0.0)
-    image = torch.where(above, f(ray[None])[0] / f.gain, 0.0)
-    length = factor * image.norm() * left.norm()
-    factor = factor * torch.where(length > longest, longest / positive(length), 1.0)
-    f.weight.sub_(torch.outer(factor * image * f.scale, left / f.scale))
+    image = torch.where(above, f(ray[None])[0] / f.gain, 0.0) * f.scale
+    f.weight.sub_(torch.outer(factor * image, left / f.scale))
     return torch.where(above, left, start)
 
 

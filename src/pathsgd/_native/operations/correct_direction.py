@@ -20,21 +20,18 @@ class CorrectDirectionCall(ctypes.Structure):
     _fields_ = [
         *fields(INT, "units iterations inside"),
         *fields(POINTER, "weight scale keep gain ray left"),
-        *fields(REAL, "share condition longest"),
+        *fields(REAL, "share condition"),
     ]
 
 
-def correct_direction(
-    f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: float, longest: float = math.inf
-) -> Tensor:
+def correct_direction(f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: float) -> Tensor:
     """Bring the rate of one direction down to `cap`, in place; nothing where it is not above. Returns its l.
 
     ray, start: (H,), the direction and where l starts from, in coordinates h / scale; rate: 0-d.
-    longest: the change of W, in these coordinates, is at most so long; a longer one is shortened.
     """
     dtype, units = f.weight.dtype, len(f.scale)
     if dtype not in abi.C_TYPES or not f.weight.is_contiguous() or not abi.accepts(f.weight, f.scale, ray, start, rate):
-        return fallback.correct_direction(f, ray, start, rate, cap, longest)
+        return fallback.correct_direction(f, ray, start, rate, cap)
     found = float(rate)
     if not cap < found < math.inf:
         return start
@@ -43,7 +40,7 @@ def correct_direction(
     arguments = CorrectDirectionCall(
         units, ITERATIONS, f.inside, address(f.weight, dtype, units, units), address(f.scale, dtype, units),
         address(keep, dtype, units), address(gain, dtype, units), address(ray.contiguous(), dtype, units),
-        address(left, dtype, units), 1 - cap / found, CONDITION, longest,
+        address(left, dtype, units), 1 - cap / found, CONDITION,
     )  # fmt: skip
     abi.call("correct_direction", arguments, dtype)
     return left

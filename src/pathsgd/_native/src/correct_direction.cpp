@@ -79,15 +79,7 @@ void correct_direction(CorrectDirectionCall<F>& call) {
     along = dot(call.ray, call.ray, n);
   }
   for (int64_t j = 0; j < n; j++) state[j] = call.ray[j] * call.scale[j];
-  double squares = 0;
-  for (int64_t i = 0; i < n; i++) {
-    images[i] = image_of(call, i, state.data());
-    const double image = static_cast<double>(images[i]) / call.scale[i];
-    squares += image * image;
-  }
-  const double length = call.share / along * std::sqrt(squares * dot(left.data(), left.data(), n));
-  const double factor = call.share / along * (length > call.longest ? call.longest / length : 1.0);
-  for (F& image : images) image *= static_cast<F>(factor);
+  for (int64_t i = 0; i < n; i++) images[i] = static_cast<F>(call.share / along) * image_of(call, i, state.data());
   for (int64_t j = 0; j < n; j++) sums[j] = left[j] / call.scale[j];
   for (int64_t i = 0; i < n; i++) {
     if (images[i] == 0) continue;

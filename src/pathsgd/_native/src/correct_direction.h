@@ -14,7 +14,6 @@ struct CorrectDirectionCall {
   F* left;               // (units): where the left vector starts from, and on return the one that was used
   double share;          // of the image of the ray that goes: 1 - cap / rate
   double condition;      // largest |l| |r| / (l . r) at which a left vector is used
-  double longest;        // largest |.|_2 of the change, in coordinates h / scale
 };
 
 }  // namespace pathsgd

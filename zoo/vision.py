@@ -16,16 +16,16 @@ TORCHVISION = {
     100: ["mnasnet0_5", "squeezenet1_1", "shufflenet_v2_x0_5"],
     50: [
         "regnet_x_400mf", "squeezenet1_0", "mnasnet0_75", "mnasnet1_0", "mnasnet1_3", "shufflenet_v2_x1_0",
-        "shufflenet_v2_x1_5", "shufflenet_v2_x2_0", "regnet_x_800mf",
+        "shufflenet_v2_x1_5", "shufflenet_v2_x2_0", "regnet_x_800mf", "vgg11_bn", "vgg13_bn", "vgg16_bn", "vgg19_bn",
     ],
     25: [
         "resnet18", "googlenet", "densenet121", "resnet34", "resnet50", "inception_v3", "regnet_x_1_6gf",
         "resnext50_32x4d", "densenet169", "densenet201", "regnet_x_3_2gf", "densenet161", "alexnet",
-        "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn",
+        "vgg11", "vgg13", "vgg16", "vgg19", "regnet_x_32gf",
     ],
     10: [
         "resnet101", "resnet152", "wide_resnet50_2", "regnet_x_8gf", "resnext101_32x8d", "resnext101_64x4d",
-        "regnet_x_16gf", "regnet_x_32gf", "wide_resnet101_2",
+        "regnet_x_16gf", "wide_resnet101_2",
     ],
 }  # fmt: skip
 """Every classifier whose units are ReLUs. The others have GELU, SiLU, hard-swish, ReLU6, or gates (regnet_y).

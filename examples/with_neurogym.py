@@ -80,7 +80,7 @@ def make_task(seed: int, delays: tuple[int, ...] = DELAYS) -> Any:
 
 
 def trials(env: Any, count: int, **settings: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs (T, B, 3), what to do at each moment (T, B), and how much stronger the right side was (B,), in per cent."""
+    """Inputs (T, B, 3), what to do at each moment (T, B), and by how many per cent right was stronger (B,)."""
     inputs, answers, evidence = [], [], []
     for _ in range(count):
         trial = env.new_trial(**settings)

@@ -28,9 +28,9 @@ INTRODUCTION = (
 )
 WHAT_TO_SEE = (
     "Compare the two errors of a row: where they agree, it does not matter to the method how the function is written "
-    "down, up to rounding, of which long training makes much. The seconds are those of one core until the task counted "
-    "as solved, or until the end. Every optimiser has its own defaults: PathAdam's beta2 is 0.99, Adam's 0.999, and "
-    "the path optimisers bound the growth rate of the recurrence."
+    "down, up to rounding, of which long training makes much. The seconds (s) are those of one core until the task "
+    "counted as solved, or until the end. Every optimiser has its own defaults: PathAdam's beta2 is 0.99, Adam's 0.999, "
+    "and the path optimisers bound the growth rate of the recurrence."
 )
 GROWTH_RATES = {"growth_limit": LIMIT}
 """The library's own bound on growth."""
@@ -82,7 +82,7 @@ def demo_table(records: Sequence[Record]) -> TableData:
         for scale in (1.0, BADLY_SCALED):
             cells += _result(mine[scale]) if scale in mine else [Entry("—"), Entry("—")]
         rows.append((Entry(f"{LABELS[name]}, rate {METHODS[name]['lr']:g}"), *cells))
-    columns = ("optimiser", "balanced: test MSE", "seconds", "badly scaled: test MSE", "seconds ")
+    columns = ("optimiser", "balanced: test MSE", "s", "badly scaled: test MSE", "s ")
     return TableData("Test error on 10,000 fresh sequences", columns, tuple(rows), WHAT_TO_SEE)
 
 

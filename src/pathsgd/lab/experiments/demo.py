@@ -29,7 +29,7 @@ INTRODUCTION = (
 WHAT_TO_SEE = (
     "Compare the two errors of a row: where they agree, it does not matter to the method how the function is written "
     "down, up to rounding, of which long training makes much. The seconds (s) are those of one core until the task "
-    "counted as solved, or until the end. Every optimiser has its own defaults: PathAdam's beta2 is 0.99, Adam's 0.999, "
+    "counted as solved, or until the end. Each optimiser has its own defaults: PathAdam's beta2 is 0.99, Adam's 0.999, "
     "and the path optimisers bound the growth rate of the recurrence."
 )
 GROWTH_RATES = {"growth_limit": LIMIT}

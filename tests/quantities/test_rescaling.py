@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -163,3 +164,24 @@ def test_a_weight_in_another_order_is_not_taken_for_the_whole() -> None:
     output = model(x)
     pathsgd.random_rescaling(model, x)
     torch.testing.assert_close(model(x), output)
+
+
+def test_padding_with_minus_infinity_is_that_of_a_max_pool():
+    class Pooled(nn.Module):
+        def __init__(self, by_hand):
+            super().__init__()
+            torch.manual_seed(0)
+            self.conv, self.out, self.by_hand = nn.Conv2d(2, 3, 3), nn.Linear(12, 1), by_hand
+
+        def forward(self, x):
+            h = torch.relu(self.conv(x))
+            if self.by_hand:
+                h = F.max_pool2d(F.pad(h, (1, 1, 1, 1), value=-math.inf), 3, 2)
+            else:
+                h = F.max_pool2d(h, 3, 2, padding=1)
+            return self.out(h.flatten(1))
+
+    x = torch.rand(2, 2, 6, 6)
+    by_hand, pooled = Pooled(True), Pooled(False)
+    assert pathsgd.gamma_sq(by_hand, x).item() == pathsgd.gamma_sq(pooled, x).item()
+    assert pathsgd.check_invariance(by_hand, x, optimizer=pathsgd.PathAdam, steps=3).ok

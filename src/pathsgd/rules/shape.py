@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -154,13 +155,13 @@ class MaskedFill(MoveRule):
 
 @operation("pad")
 class Pad(MoveRule):
-    """Padding: with zeros (no paths) or with copies of entries."""
+    """Padding: with zeros (no paths), with -inf (which no maximum takes, and no scale changes) or with copies."""
 
     summary = "padding: zeros start no path"
 
     def check(self, x: Any, pad: Any, mode: str = "constant", value: float | None = None) -> None:
-        if mode == "constant" and value not in (None, 0):
-            raise Refusal("padding with a nonzero constant is not homogeneous; pad with 0")
+        if mode == "constant" and value not in (None, 0, -math.inf):
+            raise Refusal("padding with a nonzero constant is not homogeneous; pad with 0, or with -inf for a max-pool")
 
     def squared(self, net: Squared, x: Scaled, pad: Any, mode: str = "constant", value: float | None = None) -> Scaled:
         return scaled.move(lambda m: F.pad(m, pad, mode), x)

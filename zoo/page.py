@@ -15,7 +15,7 @@ HEAD = """\
 # Models that other people wrote
 
 Each model below is built as its package builds it, from random weights, and trained for a number of steps (fewer where
-one takes seconds) at a rate of {rate:g} ({lower:g} for nets with which Adam explodes, too) by `PathAdam` at its
+one takes seconds) at a rate of {rate:g} (VGG, with which Adam explodes there, too: {lower:g}) by `PathAdam` at its
 defaults and by Adam, from the same weights on the same few batches. `make zoo` makes the records in zoo/records,
 `python -m zoo --page` makes this page of them.
 

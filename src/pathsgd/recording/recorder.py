@@ -191,7 +191,7 @@ class Recorder(Watcher):
         try:
             with torch._C.DisableTorchFunction():
                 result = func(*map_leaves(lambda a: _meta(a), args), **map_leaves(lambda a: _meta(a), kwargs))
-        except Exception:
+        except Exception:  # whatever torch says of tensors without data: the user needs to know what is refused
             raise refusal from None
         if spelling.changes_its_operand(func, name, args, kwargs) and isinstance(args[0], PathTensor):
             args[0].value = lost(args[0]).value

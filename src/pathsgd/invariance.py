@@ -18,7 +18,8 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.overrides import TorchFunctionMode
 
 from pathsgd.optim.base import PathOptimizer
-from pathsgd.passes.nodes import NodeSpaces, spaces_of
+from pathsgd.passes.node_spaces import NodeSpaces
+from pathsgd.passes.nodes import spaces_of
 from pathsgd.passes.squared import Evaluation
 from pathsgd.quantities.kappa import Kappa
 from pathsgd.quantities.rescaling import apply, random_alpha

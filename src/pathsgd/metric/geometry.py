@@ -23,7 +23,7 @@ from pathsgd.closed_form.match import PlainNet, StackNet
 from pathsgd.closed_form.stack import StackKappa
 from pathsgd.metric.structures import Structure, Structures
 from pathsgd.passes.frozen import Frozen
-from pathsgd.passes.nodes import NodeSpaces
+from pathsgd.passes.node_spaces import NodeSpaces
 from pathsgd.passes.places import Place
 from pathsgd.passes.recurrences import Recurrence
 from pathsgd.quantities.kappa import Kappa, Terms

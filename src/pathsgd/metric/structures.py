@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from pathsgd.closed_form.match import PlainNet, StackNet, match
 from pathsgd.passes.frozen import Frozen
-from pathsgd.passes.nodes import NodeSpaces, spaces_of
+from pathsgd.passes.node_spaces import NodeSpaces
+from pathsgd.passes.nodes import spaces_of
 from pathsgd.passes.recurrences import Recurrence, recurrences
 from pathsgd.passes.rolled import rolled
 from pathsgd.passes.sharing import repeats_along_paths

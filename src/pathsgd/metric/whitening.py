@@ -25,7 +25,7 @@ from pathsgd._native import Outer, Whiten, Whitening, compute_dtype, dense
 from pathsgd.metric.biases import held_back
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Measure
-from pathsgd.passes.nodes import NodeSpaces
+from pathsgd.passes.node_spaces import NodeSpaces
 
 LEAST_FLOW = 1e-1
 """Lower bound on path flow, in shares of what a unit of its layer has on average.

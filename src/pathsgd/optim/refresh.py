@@ -24,7 +24,7 @@ from pathsgd.metric.whitening import WhiteningOf, Whitenings, balancing_ratios, 
 from pathsgd.optim.last_inputs import LastInputs
 from pathsgd.optim.parts import Part
 from pathsgd.optim.scale_free import ScaleFreeRows
-from pathsgd.passes.nodes import NodeSpaces
+from pathsgd.passes.node_spaces import NodeSpaces
 from pathsgd.passes.recurrences import Recurrence
 from pathsgd.quantities.kappa import Terms
 from pathsgd.recording.dice import Dice

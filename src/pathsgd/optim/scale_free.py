@@ -19,7 +19,7 @@ from torch import Tensor
 from pathsgd._native import row_lengths
 from pathsgd.optim.parts import Part, whitening_of
 from pathsgd.optim.shards import Spread
-from pathsgd.passes.nodes import NodeSpaces
+from pathsgd.passes.node_spaces import NodeSpaces
 
 
 class ScaleFreeRows:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pathsgd.arithmetic.scaled import Scaled
-from pathsgd.passes.nodes import NodeSpaces
+from pathsgd.passes.node_spaces import NodeSpaces
 from pathsgd.passes.squared import Evaluation
 from pathsgd.rules.base import FIXED, examples
 from pathsgd.tape import Recording, Step, Value, leaves

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
 
-from pathsgd.passes.nodes import NodeSpaces
+from pathsgd.passes.node_spaces import NodeSpaces
 
 _MOMENTS = {"exp_avg": 1, "exp_avg_sq": 2, "max_exp_avg_sq": 2}
 POWERS_OF_GRADIENT: dict[type[Optimizer], dict[str, int]] = {

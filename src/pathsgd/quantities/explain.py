@@ -9,7 +9,8 @@ from typing import Any
 from torch import nn
 
 from pathsgd.errors import UnsupportedOperation
-from pathsgd.passes.nodes import NodeSpaces, spaces_of
+from pathsgd.passes.node_spaces import NodeSpaces
+from pathsgd.passes.nodes import spaces_of
 from pathsgd.passes.sharing import parameters_shared_along_paths, uses, views
 from pathsgd.recording.record import Output, record
 from pathsgd.recording.sharded import whole_parameters

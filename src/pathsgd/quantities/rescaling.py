@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pathsgd.passes.nodes import Edges, NodeSpaces, spaces_of
+from pathsgd.passes.node_spaces import Edges, NodeSpaces
+from pathsgd.passes.nodes import spaces_of
 from pathsgd.quantities import carry
 from pathsgd.recording.record import Output, record
 from pathsgd.recording.sharded import refuse_sharded

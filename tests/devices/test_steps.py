@@ -48,9 +48,15 @@ def cnn() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 3))
 
 
+def batch_norm() -> nn.Module:
+    # No bias in front of it: its gradient would be nothing but rounding, which differs from device to device.
+    return nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "mlp": (mlp, lambda: torch.randn(5, 4)),
     "cnn": (cnn, lambda: torch.randn(2, 1, 8, 8)),
+    "batch norm": (batch_norm, lambda: torch.randn(5, 4)),
     "rnn": (Recurrent, lambda: torch.randn(2, 5, 3)),
     "rnn, every step": (lambda: Recurrent(every_step=True), lambda: torch.randn(2, 5, 3)),
     "deep rnn": (lambda: Recurrent(num_layers=2, bidirectional=True), lambda: torch.randn(2, 5, 3)),

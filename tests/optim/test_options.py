@@ -81,11 +81,18 @@ def _without(name: str, options: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("optimiser", OPTIONS)
 def test_every_option_is_in_the_table(optimiser: type) -> None:
-    assert set(inspect.signature(optimiser).parameters) - {"model"} == set(OPTIONS[optimiser])
+    assert set(inspect.signature(optimiser).parameters) - {"model", "capturable"} == set(OPTIONS[optimiser])
+
+
+@pytest.mark.parametrize("optimiser", OPTIONS)
+def test_capturable_is_refused_here(optimiser: type) -> None:
+    """On a device it has an effect: tests/devices/test_capturable.py."""
+    with pytest.raises(ValueError, match="capturable=True"):
+        trained(optimiser, capturable=True)
 
 
 def test_path_adam_has_few_options() -> None:
-    assert len(inspect.signature(PathAdam).parameters) - 1 <= 13
+    assert len(inspect.signature(PathAdam).parameters) - 1 <= 14
 
 
 WITHOUT_EFFECT = [

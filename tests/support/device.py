@@ -263,6 +263,12 @@ class _Module:
     def _is_in_bad_fork() -> bool:
         return False
 
+    capturing = False
+    """A test says so."""
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.capturing
+
     @staticmethod
     def current_device() -> int:
         return 0

@@ -40,8 +40,8 @@ class PathOptimizer(Optimizer):
     """An optimiser that steps in a model's path geometry; subclasses make a step of whitened gradients."""
 
     kept: ClassVar[tuple[str, ...]] = (
-        "clip", "growth", "log_gamma_sq", "_dual_norm", "_step_growth", "step_limit", "growth_rates", "_refresh",
-        "_last",
+        "clip", "growth", "capturable", "log_gamma_sq", "_dual_norm", "_step_growth", "step_limit", "growth_rates",
+        "_refresh", "_last",
     )  # fmt: skip
     """What a copy or a pickle keeps beside torch's own."""
     alike: ClassVar[tuple[str, ...]] = ()
@@ -60,6 +60,7 @@ class PathOptimizer(Optimizer):
         clip: Bound | DualNorm,
         growth: Bound,
         refresh_every: int,
+        capturable: bool,
         example_inputs: Any,
         output: Output,
     ) -> None:
@@ -78,6 +79,7 @@ class PathOptimizer(Optimizer):
             clip = None if is_paper else CLIP
         self.clip = bound_of(clip, metric)  # type: ignore[arg-type]  # "auto" is gone
         self.growth = _checked("growth", growth, None if is_paper else growth_bound.LIMIT)
+        self.capturable = capturable
         self.log_gamma_sq = math.nan
         """log gamma^2 when the metric was last measured."""
         self._dual_norm: float | Unread = math.nan
@@ -91,7 +93,7 @@ class PathOptimizer(Optimizer):
             original(model), output, metric, terms, int(refresh_every),
             counts_from_start=self.counts_from_start,
         )  # fmt: skip
-        self._parts = Parts(self.alike)
+        self._forget_layout()
         super().__init__(list(self.model.parameters()) if params is None else params, defaults)
         self._last = LastInputs(self.model, example_inputs)
         self._last.belong_to(self)
@@ -180,6 +182,7 @@ class PathOptimizer(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         self._skips.settle()
+        self._skips.settle_counts()
         _ = self.dual_norm, self.step_growth  # read, so that a copy holds numbers
         return {**super().__getstate__(), **{name: getattr(self, name) for name in self.kept}}
 
@@ -197,7 +200,7 @@ class PathOptimizer(Optimizer):
             self._last.belong_to(self)
 
     def _forget_layout(self) -> None:
-        self._parts = Parts(self.alike)
+        self._parts = Parts(self.alike, self._skips.close_counts)
         self._refresh.forget()
 
     def inputs(self) -> tuple[Any, ...]:
@@ -226,6 +229,12 @@ class PathOptimizer(Optimizer):
                 for p, state in zip(part.owners, part.states):
                     state.update(self._beginning(p, part.group))
             return loss
+        is_elsewhere = _is_elsewhere(parts)
+        if self.capturable and not is_elsewhere:
+            raise ValueError(
+                "capturable=True: a step can be captured where all parameters are on one GPU (or other accelerator), "
+                f"not on {', '.join(sorted({str(part.params[0].device) for part in parts}))}; leave capturable out"
+            )
         measured = self._refresh.keep_up(
             parts, self._last, self.param_groups[0], self._skips.unread, bounds_steps=self.step_limit is not None
         )
@@ -234,11 +243,13 @@ class PathOptimizer(Optimizer):
             self._skips.settle(measured.also)
         constant = self._constant(parts)
         moves = [self._motion(part, constant) for part in parts]
-        is_elsewhere = _is_elsewhere(parts)
         rows = self._refresh.scale_free_rows(parts, self._last)
         lengths = (on_device.move if is_elsewhere else move)(moves, self.clip, self.step_limit, constant)
         rows.keep_lengths()
-        if lengths.finite is not None:
+        if self.capturable:
+            for m in moves:
+                self._skips.count_there(m)
+        elif lengths.finite is not None:
             self._skips.add(lengths.finite, [state for m in moves if m.counts_steps for state in m.part.states])
         self._dual_norm = self._dual_norm if lengths.dual_norm is None else lengths.dual_norm
         self._step_growth = self._step_growth if lengths.growth is None else lengths.growth
@@ -253,6 +264,7 @@ class PathOptimizer(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """As in torch.optim; on a GPU the host waits for the last steps."""
         self._skips.settle()
+        self._skips.settle_counts()
         result = super().state_dict()
         if self.state:
             owners = [(p, group) for group in self.param_groups for p in group["params"]]
@@ -284,6 +296,13 @@ class PathOptimizer(Optimizer):
     def _motion(self, part: Part, constant: float) -> Move:
         """How the parameters of a part move, made of their whitened gradients."""
         raise AssertionError("subclasses define the rule")
+
+
+def rate_of(group: dict[str, Any], *, capturable: bool) -> tuple[float, Tensor | None]:
+    """The learning rate of a group as a number, or 1 and a tensor that is not to be read."""
+    if capturable and isinstance(group["lr"], Tensor):
+        return 1.0, group["lr"]
+    return float(group["lr"]), None
 
 
 def _own(whitening: Tensor) -> Tensor:

@@ -205,7 +205,9 @@ def bound_parts_(
                 rate = bound_matrix_(weight, state, recurrence, cap, functools.partial(_whitening, part, index))
                 if weight is not p:
                     p.copy_(part.own(weight))
-                state["growth_room"] = room(rate, recurrence, uses)
+                left, known = room(rate, recurrence, uses), state.get("growth_room")
+                is_there = isinstance(known, Tensor) and isinstance(left, Tensor)  # a captured step reads it there
+                state["growth_room"] = known.copy_(left) if is_there else left  # type: ignore[union-attr]
             rates[name] = state["growth_rate"]
     return rates
 

@@ -32,6 +32,8 @@ class Move:
     rule: how its step is made of whitened gradients.
     alpha: the multiplier of the step's direction.
     moment_names: the states that hold the rule's first and second moments, if it has any.
+    rate: a learning rate on the device, which nobody reads; `alpha` is then without it.
+    corrects: whether the device counts the steps and makes Adam's corrections; `alpha` and eps are then without them.
     """
 
     part: Part
@@ -40,6 +42,8 @@ class Move:
     moment_names: tuple[str, ...] = ()
     counts_steps: bool = False
     """Whether the states count the steps that were taken, as `step`."""
+    rate: Tensor | None = None
+    corrects: bool = False
     squares: list[float] = field(default_factory=list)
     """Squared lengths of the whitened gradients, parameter by parameter."""
 

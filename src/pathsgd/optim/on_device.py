@@ -7,10 +7,14 @@ and how far growth lets the step go are numbers on the device, which the next op
 A gradient that is not finite must move nothing, and the host does not know of it. So the coefficients of the moments
 become those of no change, and the step is divided by infinity. Adam's count of steps lies on the host and has gone up
 all the same: it is put right when the host looks the next time, at the next measurement at the latest (`Skips`).
+
+A step that is to be captured in a graph (`capturable=True`) is repeated without the host. So the count lies on the
+device, a learning rate that is a tensor is not read, and whatever one step leaves for the next stays in its place.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -52,7 +56,9 @@ def move(moves: Sequence[Move], clip: DualNorm | Length | None, limit: StepLimit
     for m, f, u in zip(moves, flats, whitened):
         gates.append(_gates(m, f, finite))
         directions.append(_direction(m, f, u, gates[-1]))
-        for state in m.part.states if m.counts_steps else ():
+        if m.rate is not None:
+            directions[-1].mul_(m.rate)
+        for state in m.part.states if m.counts_steps and not m.corrects else ():
             state["step"] = state.get("step", 0) + 1
     grown = None if limit is None else _growth(moves, flats, directions, limit)
     for m, f, d, gate in zip(moves, flats, directions, gates):
@@ -74,11 +80,14 @@ def _norm(flats: Sequence[Flat], whitened: Sequence[Tensor]) -> Tensor:
 
 
 def _gates(m: Move, f: Flat, finite: Tensor | None) -> Tensor:
-    """What depends on whether the gradient is finite: the moments' coefficients, and the least divisor of the step."""
+    """What depends on whether the gradient is finite.
+
+    The moments' two coefficients, the least divisor of the step, and how many steps this one counts for.
+    """
     rule = m.rule
     first, second = (1 - rule.betas[0], rule.betas[1]) if rule.direction == ADAM else (rule.momentum, 1.0)
     kept = (0.0, 1.0) if rule.direction == ADAM else (1.0, 1.0)
-    usual, bad = f.constant((first, second, 1.0)), f.constant((*kept, math.inf))
+    usual, bad = f.constant((first, second, 1.0, 1.0)), f.constant((*kept, math.inf, 0.0))
     return usual if finite is None else torch.where(finite, usual, bad)
 
 
@@ -98,7 +107,11 @@ def _direction(m: Move, f: Flat, u: Tensor, gate: Tensor) -> Tensor:
     second = f.moments[m.moment_names[1]]
     first.lerp_(u, gate[0])
     second.mul_(gate[1]).addcmul_(u, u, value=1 - rule.betas[1])
-    return first / second.sqrt().add_(rule.eps)
+    if not m.corrects:
+        return first / second.sqrt().add_(rule.eps)
+    # A first step that is skipped divides 0 by 0, and must add nothing all the same.
+    left = 1 - f.constant(rule.betas).pow(f.count.add_(gate[3]))
+    return (first / (second / left[1]).sqrt_().add_(rule.eps)).div_(left[0]).nan_to_num_(0.0)
 
 
 def _apply(m: Move, f: Flat, d: Tensor, gate: Tensor, grown: Tensor | None) -> None:
@@ -106,13 +119,16 @@ def _apply(m: Move, f: Flat, d: Tensor, gate: Tensor, grown: Tensor | None) -> N
     if m.rule.whitens:
         d.mul_(f.whitening)
     d.div_(gate[2] if grown is None else torch.maximum(grown, gate[2]))
-    decay = float(m.part.group["lr"]) * m.part.group["weight_decay"]
-    params = m.part.params
+    group, params = m.part.group, m.part.params
+    decay = (
+        (m.rate if m.rate is not None else float(group["lr"])) * group["weight_decay"] if group["weight_decay"] else 0.0
+    )
+    keep = None if isinstance(decay, float) and not decay else 1 - decay / gate[2]
     if compute_dtype(params[0].dtype) != params[0].dtype:
-        _apply_rounded(f, d, m.alpha, 1 - decay / gate[2] if decay else None)
+        _apply_rounded(f, d, m.alpha, keep)
         return
-    if decay:
-        torch._foreach_mul_(params, 1 - decay / gate[2])
+    if keep is not None:
+        torch._foreach_mul_(params, keep)
     torch._foreach_add_(params, f.views(d), alpha=m.alpha)
 
 
@@ -162,7 +178,11 @@ def _length(step: Tensor, state: dict[str, Any], *, is_adam: bool) -> Tensor:
     for _ in range(_ITERATIONS):
         v = torch.addmv(v, step.t(), step @ v, beta=kept)
     length, size = torch._foreach_norm([step @ v, v])
-    state["growth_direction"] = v.div_(size)
+    known = state.get("growth_direction")
+    if known is None or known.dtype != v.dtype:
+        state["growth_direction"] = v.div_(size)
+    else:
+        torch.div(v, size, out=known)
     return length / size
 
 
@@ -173,6 +193,13 @@ class Skips:
         self.unread: list[Tensor] = []
         """For each of them, whether its gradient was finite."""
         self._states: list[list[dict[str, Any]]] = []
+        self._counts: dict[int, tuple[Tensor, list[dict[str, Any]]]] = {}
+
+    def count_there(self, m: Move) -> None:
+        """The device has counted this step."""
+        if m.corrects:
+            count = m.part.flat.count
+            self._counts[id(count)] = count, m.part.states
 
     def add(self, finite: Tensor, states: list[dict[str, Any]]) -> None:
         """A step has been launched that counts in these states."""
@@ -185,6 +212,18 @@ class Skips:
             for state in states if not finite else ():
                 state["step"] -= 1
         self.unread, self._states = [], []
+
+    def settle_counts(self) -> None:
+        """Tell the states how many steps the device has counted; the host waits for it."""
+        counts = list(self._counts.values())
+        for steps, (_, states) in zip(read([], [count for count, _ in counts]), counts):
+            for state in states:
+                state["step"] = round(steps)
+
+    def close_counts(self) -> None:
+        """The same before parameters are put together anew: from now on others count."""
+        self.settle_counts()
+        self._counts = {}
 
 
 # ---- what lies end to end ----------------------------------------------------------------------------------------
@@ -202,6 +241,12 @@ class Flat:
     _masks: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     _constants: dict[tuple[float, ...], Tensor] = field(default_factory=dict)
 
+    @functools.cached_property
+    def count(self) -> Tensor:
+        """Steps taken, 0-d, float64; whoever counts here takes the states' counts back from here (`Skips`)."""
+        taken = float(self.part.states[0].get("step", 0))
+        return torch.full((), taken, dtype=torch.float64, device=self.part.params[0].device)
+
     def views(self, flat: Tensor) -> list[Tensor]:
         """One view for each parameter, in its shape."""
         return [t.view(p.shape) for t, p in zip(flat.split(self.sizes), self.part.params)]
@@ -216,7 +261,9 @@ class Flat:
         state = self.part.states[index]
         if index not in self._masks or self._masks[index][0] is not state["whitening"]:
             mask, ratio = state["whitening"] != 0, state.get("growth_ratio")
-            self._masks[index] = state["whitening"], mask.to(d.dtype) if ratio is None else mask * ratio
+            new = mask.to(d.dtype) if ratio is None else mask * ratio
+            known = self._masks.get(index, (None, new))[1]
+            self._masks[index] = state["whitening"], new if known is new else known.copy_(new)
         step = self.part.whole(self.one(d, index) * self._masks[index][1], index)
         return step.reshape(step.shape[0], -1)
 
@@ -252,6 +299,9 @@ class Flat:
 
     def _lay(self, name: str, tensors: Sequence[Tensor]) -> Tensor:
         flat = self.gather(tensors)
+        if name in self._views:  # over the last one: who has captured a step reads there
+            known = self.whitening if name == "whitening" else self.moments[name]
+            flat = known.copy_(flat)
         self._views[name] = self.views(flat)
         for state, view in zip(self.part.states, self._views[name]):
             state[name] = view

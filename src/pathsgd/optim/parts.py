@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,8 +71,8 @@ def whitening_of(state: Mapping[str, Any]) -> Tensor:
 class Parts:
     """The parts of an optimiser's parameters, put together anew when others have gradients than in the last step."""
 
-    def __init__(self, alike: tuple[str, ...]) -> None:
-        self._alike = alike
+    def __init__(self, alike: tuple[str, ...], settle: Callable[[], None]) -> None:
+        self._alike, self._settle = alike, settle  # settle: makes the states say what they are compared by
         self._present: list[list[bool]] = []
         self._parts: list[Part] = []
 
@@ -80,6 +80,7 @@ class Parts:
         """The parameters that have gradients. names: by the parameters' ids; state: the optimiser's."""
         present = [[p.grad is not None for p in group["params"]] for group in groups]
         if present != self._present or any(state.get(part.owners[0]) is not part.states[0] for part in self._parts):
+            self._settle()
             self._parts = [part for group in groups for part in _put_together(group, names, state, self._alike)]
             self._present = present
         for part in self._parts:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from pathsgd._native import ADAM, UpdateRule
 from pathsgd.metric.bounds import DualNorm
 from pathsgd.metric.choice import MetricChoice, PaperMetric, chosen
-from pathsgd.optim.base import Bound, PathOptimizer
+from pathsgd.optim.base import Bound, PathOptimizer, rate_of
 from pathsgd.optim.moves import Move
 from pathsgd.optim.parts import Part
 from pathsgd.quantities.kappa import Terms
@@ -40,6 +40,7 @@ class PathAdam(PathOptimizer):
         (optim/growth.py); steps, too, keep to what the rates leave room for (optim/step_bound.py). None for none.
         "auto": 3, none under the paper's metric.
     refresh_every: steps between two measurements of the metric.
+    capturable: a step on a GPU between two measurements can be captured in a graph and replayed (docs/scale.md).
     maximize: step up the gradient.
     params: parameters, named parameters or groups of them; None for all of the model's.
     example_inputs: inputs of the shapes to measure for; None: those of the model's last forward pass.
@@ -70,6 +71,7 @@ class PathAdam(PathOptimizer):
         clip: Bound | DualNorm = "auto",
         growth: Bound = "auto",
         refresh_every: int = 1,
+        capturable: bool = False,
         maximize: bool = False,
         params: Any = None,
         example_inputs: Any = None,
@@ -88,7 +90,7 @@ class PathAdam(PathOptimizer):
         }  # fmt: skip
         super().__init__(
             model, params, defaults, metric=metric, terms=terms, clip=clip, growth=growth, refresh_every=refresh_every,
-            example_inputs=example_inputs, output=output,
+            capturable=capturable, example_inputs=example_inputs, output=output,
         )  # fmt: skip
 
     def _check(self, group: dict[str, Any]) -> None:
@@ -113,11 +115,15 @@ class PathAdam(PathOptimizer):
 
     def _motion(self, part: Part, constant: float) -> Move:
         group = part.group
-        step = part.states[0].get("step", 0) + 1
         beta1, beta2 = group["betas"]
-        # m^ / (sqrt(v^) + eps) with both bias corrections moved into the step size and eps: two passes fewer.
-        correction = (1 - beta2**step) ** 0.5
         whitens = not isinstance(self._refresh.metric, PaperMetric)  # else grad / kappa, as it is
+        lr, rate = rate_of(group, capturable=self.capturable)
+        names = self._moment_names(group)
+        if self.capturable:
+            rule = UpdateRule(ADAM, betas=(beta1, beta2), eps=group["eps"], whitens=whitens)
+            return Move(part, rule, -lr, names, counts_steps=True, rate=rate, corrects=True)
+        # m^ / (sqrt(v^) + eps) with both bias corrections moved into the step size and eps: two passes fewer.
+        step = part.states[0].get("step", 0) + 1
+        correction = (1 - beta2**step) ** 0.5
         rule = UpdateRule(ADAM, betas=(beta1, beta2), eps=group["eps"] * correction, whitens=whitens)
-        alpha = -float(group["lr"]) * correction / (1 - beta1**step)
-        return Move(part, rule, alpha, self._moment_names(group), counts_steps=True)
+        return Move(part, rule, -lr * correction / (1 - beta1**step), names, counts_steps=True)

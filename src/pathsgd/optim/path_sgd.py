@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pathsgd._native import GRADIENT, MOMENTUM, NESTEROV, UpdateRule
 from pathsgd.metric.bounds import DualNorm, Scale, check_scale, sgd_constant
 from pathsgd.metric.choice import MetricChoice, chosen
-from pathsgd.optim.base import Bound, PathOptimizer
+from pathsgd.optim.base import Bound, PathOptimizer, rate_of
 from pathsgd.optim.clip import directions
 from pathsgd.optim.moves import Move
 from pathsgd.optim.parts import Part
@@ -44,6 +44,7 @@ class PathSGD(PathOptimizer):
         (optim/growth.py); steps, too, keep to what the rates leave room for (optim/step_bound.py). None for none.
         "auto": 3, none under the paper's metric.
     refresh_every: steps between two measurements of the metric.
+    capturable: a step on a GPU between two measurements can be captured in a graph and replayed (docs/scale.md).
     maximize: step up the gradient.
     params: parameters, named parameters or groups of them; None for all of the model's.
     example_inputs: inputs of the shapes to measure for; None: those of the model's last forward pass.
@@ -72,6 +73,7 @@ class PathSGD(PathOptimizer):
         clip: Bound | DualNorm = "auto",
         growth: Bound = "auto",
         refresh_every: int = 1,
+        capturable: bool = False,
         maximize: bool = False,
         params: Any = None,
         example_inputs: Any = None,
@@ -85,7 +87,7 @@ class PathSGD(PathOptimizer):
         }  # fmt: skip
         super().__init__(
             model, params, defaults, metric=metric, terms=terms, clip=clip, growth=growth, refresh_every=refresh_every,
-            example_inputs=example_inputs, output=output,
+            capturable=capturable, example_inputs=example_inputs, output=output,
         )  # fmt: skip
 
     def _check(self, group: dict[str, Any]) -> None:
@@ -114,8 +116,8 @@ class PathSGD(PathOptimizer):
 
     def _motion(self, part: Part, constant: float) -> Move:
         group = part.group
-        momentum, alpha = group["momentum"], -float(group["lr"]) * constant
-        if not momentum:
-            return Move(part, UpdateRule(GRADIENT), alpha)
-        rule = UpdateRule(NESTEROV if group["nesterov"] else MOMENTUM, momentum=momentum)
-        return Move(part, rule, alpha, self._moment_names(group))
+        lr, rate = rate_of(group, capturable=self.capturable)
+        if not group["momentum"]:
+            return Move(part, UpdateRule(GRADIENT), -lr * constant, rate=rate)
+        rule = UpdateRule(NESTEROV if group["nesterov"] else MOMENTUM, momentum=group["momentum"])
+        return Move(part, rule, -lr * constant, self._moment_names(group), rate=rate)

@@ -67,14 +67,23 @@ class Refresh:
         self._last: dict[str, WhiteningOf] = {}  # whitenings of the last measurement, to be written over
         self._recurrences: Mapping[str, Recurrence] | None = None  # of the last measurement
         self._spaces: NodeSpaces | None = None  # of the last measurement
+        self._rows: ScaleFreeRows | None = None  # of the last step
         self._bounds_steps = True
         self._told: set[str] = set()  # parameters that no path uses: said once for each
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_last": {}, "_spaces": None, "_told": set(), "_recurrences": None}
+        return {**vars(self), "_last": {}, "_spaces": None, "_rows": None, "_told": set(), "_recurrences": None}
 
     def is_due(self, parts: Sequence[Part]) -> bool:
-        """Whether a metric is too old, or a parameter has none yet."""
+        """Whether a metric is too old, or a parameter has none yet; never while a step is captured in a graph."""
+        if _is_capturing(parts[0].params[0].device):
+            new = [name for part in parts for name, state in zip(part.names, part.states) if "age" not in state]
+            if new:
+                raise RuntimeError(
+                    f"parameter '{new[0]}' has no metric yet, and none can be measured while a step is captured: take "
+                    "one step before"
+                )
+            return False
         return any(state.get("age", self.every) >= self.every for part in parts for state in part.states)
 
     def keep_up(
@@ -126,10 +135,14 @@ class Refresh:
         return measured
 
     def scale_free_rows(self, parts: Sequence[Part], inputs: LastInputs) -> ScaleFreeRows:
-        """The rows of these parts whose lengths nothing feels, before a step."""
+        """The rows of these parts whose lengths nothing feels, as they are before a step."""
         if self._spaces is None:  # an optimiser that goes on where another stopped, between two measurements
             self._spaces = self._structure(inputs).spaces
-        return ScaleFreeRows(parts, self._spaces)
+        rows = self._rows
+        if rows is None or rows.parts is not parts or rows.spaces is not self._spaces:
+            self._rows = rows = ScaleFreeRows(parts, self._spaces)
+        rows.remember()
+        return rows
 
     def _structure(self, inputs: LastInputs) -> Structure:
         return self.geometry.structure(*inputs.get_agreed(self.geometry))
@@ -216,6 +229,14 @@ class Refresh:
             if isinstance(self.metric, Metric) and self.metric.absolute:  # a recurrent matrix: both metrics have mean 1
                 ratio = ratio / ratio.log().mean().exp()
             state["growth_ratio"] = part.own(ratio.to(p))
+
+
+def _is_capturing(device: torch.device) -> bool:
+    """Whether what is launched now is captured in a graph instead of run."""
+    if device.type == "cpu":
+        return False
+    asked = getattr(torch.get_device_module(device), "is_current_stream_capturing", None)
+    return asked is not None and bool(asked())
 
 
 def _measured_states(parts: Sequence[Part], measured: Measure) -> dict[str, dict[str, Any]]:

@@ -11,65 +11,91 @@ running statistics stay those of the function.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pathsgd._native import row_lengths
 from pathsgd.optim.parts import Part, whitening_of
-from pathsgd.optim.shards import Spread
 from pathsgd.passes.node_spaces import NodeSpaces
 
 
+@dataclass(frozen=True)
+class _Row:
+    """The entries of one parameter that enter such units."""
+
+    part: Part
+    index: int
+    nodes: Tensor
+    """The unit that each entry enters, of size 1 along dimensions in which it does not change; 0 for other units."""
+
+    @property
+    def p(self) -> Tensor:
+        return self.part.params[self.index].detach()
+
+    def squares(self) -> Tensor:
+        """The squared lengths that the parameter brings into its units, in the shape of `nodes`, float64."""
+        p, whitening = self.p, whitening_of(self.part.states[self.index])
+        if p.dim() and self.nodes.numel() == self.nodes.shape[0] == len(p):
+            return row_lengths(p, whitening)
+        squares = torch.where(whitening > 0, p / whitening, 0.0).square().double()
+        dims = [d for d in range(p.dim()) if self.nodes.shape[d] == 1 and p.shape[d] > 1]
+        return squares.sum(dims, keepdim=True) if dims else squares
+
+
 class ScaleFreeRows:
-    """The rows of some parts, as they are before a step."""
+    """The rows of some parts; `remember` before a step, `keep_lengths` after it. Nothing leaves their device."""
 
     def __init__(self, parts: Sequence[Part], spaces: NodeSpaces) -> None:
-        self._rows: list[tuple[Tensor, Tensor, Tensor, Spread | None]] = []
+        self.parts, self.spaces = parts, spaces
         self._count = spaces.count + 1
-        names = {name for part in parts for name in part.names}
-        loose = spaces.scale_free
-        # A row of which a part stays (frozen, or without a gradient) cannot be given another length.
-        if not loose or not any(entering <= names for entering in loose.values()):
-            return
-        kept = torch.zeros(self._count, dtype=torch.bool)
-        kept[[node for node, entering in loose.items() if entering <= names]] = True
-        for part in parts:
-            for name, p, owner, state in zip(part.names, part.params, part.owners, part.states):
-                out = spaces.edges[name].out if name in spaces.edges else None
-                if out is not None and bool(kept[out].any()):
-                    nodes = torch.where(kept[out], out, 0)
-                    if part.spread is not None:
-                        nodes = part.own(nodes.expand(owner.shape))
-                    self._rows.append((p, whitening_of(state), nodes, part.spread))
-        self._lengths = self._measured()
+        self._rows = list(_rows(parts, spaces))
+        self._home = self._rows[0].p.device if self._rows else torch.device("cpu")
+        self._nodes = [row.nodes.reshape(-1).to(self._home) for row in self._rows]
+        self._lengths = torch.zeros(0)
 
-    def _measured(self) -> Tensor:
-        totals = {spread: torch.zeros(self._count, dtype=torch.float64) for *_, spread in self._rows}
-        for p, whitening, nodes, spread in self._rows:
-            totals[spread].scatter_add_(0, *_squares(p.detach(), whitening, nodes))
-        for spread, total in totals.items():
-            if spread is not None:
-                total.copy_(spread.summed(total.to(self._rows[0][0].device)))
-        return torch.stack(list(totals.values())).sum(0) if totals else torch.zeros(0)
+    def remember(self) -> None:
+        """Take the lengths that the rows have now."""
+        if self._rows:
+            self._lengths = self._measured()
 
     def keep_lengths(self) -> None:
-        """Give every row its length back."""
+        """Give every row the length back that it had."""
         if not self._rows:
             return
         after = self._measured()
         factors = torch.where((after > 0) & (self._lengths > 0), self._lengths / after, 1.0).sqrt()
-        factors[0] = 1.0
-        for p, _, nodes, _ in self._rows:
-            p.mul_(factors[nodes].to(p))
+        factors[:1].fill_(1.0)
+        for row, nodes in zip(self._rows, self._nodes):
+            p = row.p
+            p.mul_(factors[nodes].view(row.nodes.shape).to(p))
+
+    def _measured(self) -> Tensor:
+        """The squared length of what enters each unit, (count,), float64."""
+        total = torch.zeros(self._count, dtype=torch.float64, device=self._home)
+        for spread in {row.part.spread for row in self._rows}:
+            mine = [(row, nodes) for row, nodes in zip(self._rows, self._nodes) if row.part.spread == spread]
+            squares = torch.cat([row.squares().reshape(-1).to(self._home) for row, _ in mine])
+            own = torch.zeros_like(total).index_add_(0, torch.cat([nodes for _, nodes in mine]), squares)
+            total += own if spread is None else spread.summed(own)
+        return total
 
 
-def _squares(p: Tensor, whitening: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes, and the squared lengths that a parameter brings into them."""
-    if p.dim() and nodes.numel() == nodes.shape[0] == len(p):
-        return nodes.reshape(-1), row_lengths(p, whitening).cpu()
-    squares = torch.where(whitening > 0, p / whitening, 0.0).square()
-    dims = [d for d in range(p.dim()) if nodes.shape[d] == 1 and p.shape[d] > 1]
-    squares = (squares.sum(dims, keepdim=True) if dims else squares).double().cpu()
-    return nodes.expand(squares.shape).reshape(-1), squares.reshape(-1)
+def _rows(parts: Sequence[Part], spaces: NodeSpaces) -> Iterator[_Row]:
+    names = {name for part in parts for name in part.names}
+    # A row of which a part stays (frozen, or without a gradient) cannot be given another length.
+    free = [node for node, entering in spaces.scale_free.items() if entering <= names]
+    if not free:
+        return
+    kept = torch.zeros(spaces.count + 1, dtype=torch.bool)
+    kept[free] = True
+    for part in parts:
+        for index, (name, owner) in enumerate(zip(part.names, part.owners)):
+            out = spaces.edges[name].out if name in spaces.edges else None
+            if out is not None and bool(kept[out].any()):
+                nodes = torch.where(kept[out], out, 0)
+                if part.spread is not None:
+                    nodes = part.own(nodes.expand(owner.shape))
+                yield _Row(part, index, nodes)

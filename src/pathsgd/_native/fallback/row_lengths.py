@@ -8,4 +8,4 @@ from torch import Tensor
 
 def row_lengths(p: Tensor, whitening: Tensor) -> Tensor:
     lengths = torch.where(whitening != 0, p / whitening, 0.0).square()
-    return lengths.double().flatten(1).sum(1)
+    return lengths.double().reshape(len(p), -1).sum(1)

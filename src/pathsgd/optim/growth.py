@@ -22,7 +22,7 @@ from pathsgd._native.look import Look
 from pathsgd.arithmetic import growth
 from pathsgd.metric.structures import shapes_of
 from pathsgd.optim.parts import Part
-from pathsgd.optim.step_bound import LEAST_ROOM
+from pathsgd.optim.step_bound import LEAST_ROOM, RELEASE
 from pathsgd.passes.recurrences import Recurrence, recurrences
 from pathsgd.quantities.growth import map_of, whitening_of
 from pathsgd.quantities.kappa import Kappa
@@ -174,12 +174,25 @@ def bound_growth_(
     return rates
 
 
-def room(rate: Tensor, recurrence: Recurrence, uses: int) -> float | Tensor:
-    """How much the next step may change what a matrix does over all its uses (step_bound.py)."""
+def make_room(state: dict[str, Any], rate: Tensor, recurrence: Recurrence, uses: int) -> None:
+    """Say in a state how much the next step may change what a matrix does over all its uses (step_bound.py).
+
+    It shrinks as the rate rises, at once, and opens again slowly: a correction may have taken a net far below the cap,
+    and steps as long as that leaves room for would take it past the cap before the next look.
+    """
     gain = recurrence.gain if isinstance(recurrence.gain, float) else float(recurrence.gain.amax())
+    peak = state.get("growth_peak")
     if rate.is_cpu:
-        return (LEAST_ROOM + uses * max(0.0, 1 - float(rate))) / gain
-    return (LEAST_ROOM + uses * (1 - rate).clamp(min=0)) / gain
+        log = uses * math.log(max(float(rate), 1e-30))
+        state["growth_peak"] = peak = log if peak is None else max(log, float(peak) - RELEASE)
+        state["growth_room"] = (LEAST_ROOM + uses * max(0.0, 1 - math.exp(min(peak / uses, 0.0)))) / gain
+        return
+    there = rate.clamp(min=1e-30).log() * uses
+    new = there if peak is None else there.clamp(min=peak - RELEASE)
+    left = (LEAST_ROOM + uses * (1 - (new / uses).exp()).clamp(min=0)) / gain
+    state["growth_peak"] = new
+    known = state.get("growth_room")
+    state["growth_room"] = known.copy_(left) if isinstance(known, Tensor) else left  # a captured step reads it there
 
 
 def bound_parts_(
@@ -205,9 +218,7 @@ def bound_parts_(
                 rate = bound_matrix_(weight, state, recurrence, cap, functools.partial(_whitening, part, index))
                 if weight is not p:
                     p.copy_(part.own(weight))
-                left, known = room(rate, recurrence, uses), state.get("growth_room")
-                is_there = isinstance(known, Tensor) and isinstance(left, Tensor)  # a captured step reads it there
-                state["growth_room"] = known.copy_(left) if is_there else left  # type: ignore[union-attr]
+                make_room(state, rate, recurrence, uses)
             rates[name] = state["growth_rate"]
     return rates
 

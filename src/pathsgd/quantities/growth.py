@@ -72,7 +72,9 @@ def growth_rate(model: nn.Module, *inputs: Any, output: Output = None) -> dict[s
         weight = parameters[recurrence.name].detach().double()
         f = map_of(recurrence, weight, whitening_of(kappa1, recurrence.name, weight))
         upper = float(growth.upper_bound(f))
-        lower = float(growth.strongest(f)[0]) if math.isfinite(upper) else math.nan
+        # A direction that grows by exp(c / T) in each of T uses stands out after some T / c iterations, not before.
+        iterations = max(240, min(2 * recurrence.uses, 4000))
+        lower = float(growth.strongest(f, iterations=iterations)[0]) if math.isfinite(upper) else math.nan
         rates[recurrence.name] = GrowthRate(min(lower, upper), upper, recurrence.uses)
     return rates
 

@@ -8,4 +8,5 @@ from torch import Tensor
 
 def row_lengths(p: Tensor, whitening: Tensor) -> Tensor:
     lengths = torch.where(whitening != 0, p / whitening, 0.0).square()
-    return lengths.double().reshape(len(p), -1).sum(1)
+    lengths = lengths.double()
+    return lengths.flatten(1).sum(1) if lengths.dim() > 1 else lengths

@@ -130,7 +130,7 @@ def strongest(f: Map, starts: int = 64, iterations: int = 240) -> tuple[Tensor, 
     rays, logs = iterated(f, rays, iterations)
     logs = logs[iterations - iterations // 2 :]
     rates = torch.where((rays > 0).any(1), logs.mean(0).exp(), 0.0)
-    # Many starts find the same direction, or members of one cycle: the first of them, not the one that rounding favours.
+    # Many starts find the same direction, or members of one cycle: the first, not the one that rounding favours.
     best = (rates >= rates.amax() * (1 - torch.finfo(rates.dtype).eps ** 0.5)).to(torch.uint8).argmax()
     return rates[best], rays[best]
 

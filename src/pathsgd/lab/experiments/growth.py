@@ -2,8 +2,9 @@
 
 Beyond the paper: the adding problem with 100 units, identity start, other weights from U[-0.3, 0.3], output bias at the
 mean of the targets.  ``curves`` follows growth rate and error step by step, ``rates`` goes through learning rates from
-a balanced and a badly scaled start, ``lengths`` trains at full length from the first step, ``rivals`` sets the bound
-beside none, beside the fixed bound on steps and under other optimisers, ``start`` is the paper's own start.
+a balanced and a badly scaled start, ``lengths`` trains at full length from the first step, by PathAdam and by Adam with
+the same bound, ``rivals`` sets the bound beside none, beside the fixed bound on steps and under other optimisers,
+``start`` is the paper's own start.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ def _runs(scale: Scale) -> list[RunSpec]:
     for length, steps in SIZES[scale]["lengths"]:
         full = {"length": length, "steps": steps, "eval_every": max(1, steps // 100), "stop_when_solved": True}
         specs.append(run("adding", "rnn_path", METHOD, **{**size, **full}, **START, **BOUND, lr=1e-3))
+        specs.append(run("adding", "rnn_path", "adam", **{**size, **full}, **START, **ADAM_BOUND, lr=1e-3))
     return specs
 
 
@@ -181,6 +183,8 @@ def lengths_table(records: Sequence[Record], *, paper_start: bool = True) -> Tab
     longer = sorted({*found, *(length for length, _ in SIZES["laptop"]["lengths"])})
     rows = [(f"T = {length}", _has(METHOD, **BOUND, length=length, others_range=0.3)) for length in longer]
     if paper_start:
+        by_adam = [(length, _has("adam", **ADAM_BOUND, length=length)) for length in longer]
+        rows += [(f"T = {length}, Adam, clip 1, with the bound", has) for length, has in by_adam]
         paper = _has(METHOD, **BOUND, length=shortest, others_range=0.01)
         rows.append((f"T = {shortest}, the paper's start", paper))
     return _table("The same setting at full length from the first step", "length", records, rows)

@@ -37,9 +37,14 @@ def cnn() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3136, 10))
 
 
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(784, 256, bias=False), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 10))
+
+
 MODELS = {
     "MLP 784-256-256-10": (mlp, (4, 784)),
     "CNN 16": (cnn, (2, 1, 28, 28)),
+    "784-256-10, batch normalisation": (normalised, (4, 784)),
     "RNN, 100 units": (Recurrent, (2, 50, 2)),
 }
 

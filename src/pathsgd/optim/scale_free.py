@@ -60,27 +60,28 @@ class ScaleFreeRows:
         """Take the lengths that the rows have now."""
         if self._rows:
             self._lengths = self._measured()
+            self._lengths[:1].zero_()  # units whose lengths are felt
 
     def keep_lengths(self) -> None:
         """Give every row the length back that it had."""
         if not self._rows:
             return
-        after = self._measured()
-        factors = torch.where((after > 0) & (self._lengths > 0), self._lengths / after, 1.0).sqrt()
-        factors[:1].fill_(1.0)
+        ratios = (self._lengths / self._measured()).nan_to_num_(1.0, 1.0, 1.0)  # a row that is zero stays as it is
+        factors = torch.where(self._lengths > 0, ratios, 1.0).sqrt_()
         for row, nodes in zip(self._rows, self._nodes):
             p = row.p
             p.mul_(factors[nodes].view(row.nodes.shape).to(p))
 
     def _measured(self) -> Tensor:
         """The squared length of what enters each unit, (count,), float64."""
-        total = torch.zeros(self._count, dtype=torch.float64, device=self._home)
+        totals = []
         for spread in {row.part.spread for row in self._rows}:
-            mine = [(row, nodes) for row, nodes in zip(self._rows, self._nodes) if row.part.spread == spread]
-            squares = torch.cat([row.squares().reshape(-1).to(self._home) for row, _ in mine])
-            own = torch.zeros_like(total).index_add_(0, torch.cat([nodes for _, nodes in mine]), squares)
-            total += own if spread is None else spread.summed(own)
-        return total
+            own = torch.zeros(self._count, dtype=torch.float64, device=self._home)
+            for row, nodes in zip(self._rows, self._nodes):
+                if row.part.spread == spread:
+                    own.index_add_(0, nodes, row.squares().reshape(-1).to(self._home))
+            totals.append(own if spread is None else spread.summed(own))
+        return totals[0] if len(totals) == 1 else torch.stack(totals).sum(0)
 
 
 def _rows(parts: Sequence[Part], spaces: NodeSpaces) -> Iterator[_Row]:

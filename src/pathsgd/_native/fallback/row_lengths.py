@@ -7,6 +7,8 @@ from torch import Tensor
 
 
 def row_lengths(p: Tensor, whitening: Tensor) -> Tensor:
-    lengths = torch.where(whitening != 0, p / whitening, 0.0).square()
-    lengths = lengths.double()
-    return lengths.flatten(1).sum(1) if lengths.dim() > 1 else lengths
+    shares = (p / whitening).masked_fill_(whitening == 0, 0.0)
+    lengths = (
+        shares.double() if p.dim() == 1 else torch.linalg.vector_norm(shares.flatten(1), dim=1, dtype=torch.float64)
+    )
+    return lengths.square()

@@ -9,9 +9,11 @@ the same bound, ``rivals`` sets the bound beside none, beside the fixed bound on
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pathsgd.lab.experiments.base import Experiment, Scale, cells, over, rate_of, run, seed_by_seed
@@ -188,6 +190,33 @@ def lengths_table(records: Sequence[Record], *, paper_start: bool = True) -> Tab
         paper = _has(METHOD, **BOUND, length=shortest, others_range=0.01)
         rows.append((f"T = {shortest}, the paper's start", paper))
     return _table("The same setting at full length from the first step", "length", records, rows)
+
+
+def looks_table(path: Path) -> TableData:
+    """What the optimiser knew of the growth rate, beside a thorough search (benchmarks/growth_looks.py)."""
+    columns = ("step", "followed", "thorough", "spectral radius", "largest loss of a batch since the last line")
+    keys = ("step", "followed", "thorough", "radius", "largest_loss")
+    lines = json.loads(path.read_text("utf-8"))["looks"]
+    rows = tuple(tuple(Entry(f"{line[key]:g}") for key in keys) for line in lines)
+    return TableData("What looks know", columns, rows)
+
+
+def trials_table(path: Path) -> TableData:
+    """Trials by changed code, a row for each change; figures of the seeds side by side."""
+    together: dict[str, list[dict[str, Any]]] = {}
+    for trial in json.loads(path.read_text("utf-8"))["trials"]:
+        together.setdefault(trial["change"], []).append(trial)
+    rows = []
+    for change, trials in together.items():
+        seeds = ", ".join(str(t["seed"]) for t in trials)
+        ends = ", ".join(f"{t['steps']:,}" if t["solved"] else f"not in {t['steps']:,}" for t in trials)
+        figures = (
+            ", ".join(f"{float(t[key]):.2g}" for t in trials)
+            for key in ("largest_evaluation", "largest_batch", "batches_over_2")
+        )
+        rows.append(tuple(Entry(text) for text in (change, seeds, ends, *figures)))
+    columns = ("change", "seeds", "solved at step", "largest evaluation", "largest loss of a batch", "batches above 2")
+    return TableData("Trials", columns, tuple(rows))
 
 
 # ---- figures ---------------------------------------------------------------------------------------------------------

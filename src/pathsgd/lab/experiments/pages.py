@@ -6,6 +6,7 @@ paper-rule-constants             measured anew, without records
 NAME                             the tables of an experiment
 compare-TABLE                    one kind of table of the comparison
 growth-lengths                   the adding problem at full length, as far as it has been run
+growth-looks, growth-trials      what looks know of a rate, and what was tried against spikes
 runs-FOLDER                      every method in a folder of results
 """
 
@@ -36,6 +37,8 @@ def page_tables(results: Path) -> dict[str, Callable[[], str]]:
         "paper-rule-map": lambda: _map(_filed(results, "paper-rule")),
         "paper-rule-constants": lambda: markdown(constants_table()),
         "growth-lengths": lambda: _lengths(_filed(results, "growth")),
+        "growth-looks": lambda: markdown(growth.looks_table(results / "growth-looks.json")),
+        "growth-trials": lambda: markdown(growth.trials_table(results / "growth-trials.json")),
         "runs-adding-table": lambda: _timed(_filed(results, "adding")),
     }
     found |= {name: partial(_experiment, results, name) for name in EXPERIMENTS}

@@ -1,0 +1,65 @@
+"""What the looks of a run know of its growth rate, beside a thorough search: the adding problem at full length.
+
+Every `--every` steps: T * log(rate) as the optimiser follows it from look to look, as `pathsgd.growth_rate` finds it
+from 64 starts with iterations in proportion to T, T * log of the spectral radius (which no ReLU switches off), and the
+largest loss of a batch since the last line.
+
+python benchmarks/growth_looks.py --length 750 --steps 20000 --until 3000 --seed 4 --json results/growth-looks.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+import torch
+
+import pathsgd
+from pathsgd.lab.experiments.base import run
+from pathsgd.lab.experiments.growth import BOUND, METHOD, START
+from pathsgd.lab.run.trainer import Trainer
+
+MATRIX = "rnn.weight_hh_l0"
+
+
+def looks(length: int, steps: int, until: int, seed: int, every: int) -> list[dict[str, float]]:
+    """The lines of one run."""
+    spec = run("adding", "rnn_path", METHOD, length=length, steps=steps, seed=seed, **START, **BOUND, lr=1e-3)
+    trainer = Trainer(spec, spec.task.prepare(None))
+    weight, example = trainer.model.get_parameter(MATRIX), spec.task.example_inputs()
+    lines, largest = [], 0.0
+    while trainer.step < until:
+        trainer.stepper.scale_rate(spec.schedule.factor(trainer.step, trainer.step / steps))
+        loss, _ = trainer.stepper.step(trainer.stream.next(), None)
+        trainer.step += 1
+        largest = max(largest, float(loss))
+        if trainer.step % every == 0:
+            followed = trainer.stepper.optimiser.growth_rates[MATRIX]  # type: ignore[attr-defined]
+            thorough = pathsgd.growth_rate(trainer.model, example, output=0)[MATRIX]
+            radius = torch.linalg.eigvals(weight.detach().double()).abs().amax()
+            rates = {"followed": followed, "thorough": thorough, "radius": radius}
+            logs = {name: round(length * math.log(max(float(rate), 1e-9)), 2) for name, rate in rates.items()}
+            lines.append({"step": trainer.step, **logs, "largest_loss": float(f"{largest:.3g}")})
+            print(lines[-1], flush=True)
+            largest = 0.0
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in {"length": 750, "steps": 20_000, "until": 3000, "seed": 4, "every": 100}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--json", type=Path)
+    options = vars(parser.parse_args())
+    path = options.pop("json")
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    found = looks(**options)
+    if path:
+        path.write_text(json.dumps({**options, "looks": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

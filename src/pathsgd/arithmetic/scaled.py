@@ -27,6 +27,8 @@ from torch import Tensor
 
 # Mantissas are left alone inside this range and divided by their maximum outside it. Its square fits float64.
 _SMALL, _LARGE = 1e-100, 1e100
+# Numbers of these kinds have squares inside it, from 2e-90 to 1.2e77.
+_SQUARES_FIT = (torch.float32, torch.float16, torch.bfloat16)
 # Scales closer than this (in nats) are merged into one: e^100 costs no mantissa its precision.
 _MERGE = 100.0
 
@@ -139,6 +141,9 @@ def power_of(values: Tensor, order: float) -> Scaled:
     if values.numel() > 1 and not any(values.stride()):  # one number, expanded: it stays one
         one = power_of(values[(0,) * values.dim()], order)
         return Scaled(one.mantissa.expand(values.shape), one.log_scale)
+    if order == 2 and values.dtype in _SQUARES_FIT:
+        wide = values.to(torch.float64)
+        return Scaled(wide.square() if wide.requires_grad else wide.mul_(wide), no_scale())
     magnitude = values.to(torch.float64).abs()
     result = Scaled(magnitude.square() if order == 2 else magnitude.pow(order), no_scale())
     if not magnitude.numel() or postpone(result.mantissa.detach().amax()):

@@ -14,6 +14,10 @@ from torch import nn
 import pathsgd
 from pathsgd import PathAdam, PathSGD
 from pathsgd.optim import bound_growth_
+from pathsgd.optim.growth import make_room
+from pathsgd.optim.step_bound import LEAST_ROOM
+from pathsgd.passes.recurrences import recurrences
+from pathsgd.recording.record import record
 from support.loops import LOOPS, Layers, Loop, Stack
 
 LENGTH = 12
@@ -256,3 +260,26 @@ def test_a_batch_that_moves_nothing_bounds_nothing():
     before = copy.deepcopy(model.state_dict())
     optimizer.step()
     assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
+
+
+def recurrence_of(model):
+    return recurrences(record(model, (inputs(),), None))[0]
+
+
+def test_room_closes_at_once_and_opens_slowly():
+    recurrence, state, uses = recurrence_of(growing()), {}, 100
+
+    def room(rate):
+        make_room(state, torch.tensor(rate), recurrence, uses)
+        return state["growth_room"]
+
+    fading = room(0.5)
+    assert fading == pytest.approx(LEAST_ROOM + 50)  # a net that fades from the start has its room from the start
+    assert room(1.2) == LEAST_ROOM
+    for _ in range(20):
+        after = room(0.5)
+    # log rate of the highest look, 100 log 1.2 = 18, less twenty times the release: still above one
+    assert after == LEAST_ROOM
+    opening = [room(0.5) for _ in range(4000)]
+    assert all(a <= b for a, b in zip(opening, opening[1:]))
+    assert opening[-1] == pytest.approx(fading, rel=1e-5)

@@ -22,7 +22,7 @@ from pathsgd._native.look import Look
 from pathsgd.arithmetic import growth
 from pathsgd.metric.structures import shapes_of
 from pathsgd.optim.parts import Part
-from pathsgd.optim.step_bound import LEAST_ROOM
+from pathsgd.optim.step_bound import LEAST_ROOM, RELEASE
 from pathsgd.passes.recurrences import Recurrence, recurrences
 from pathsgd.quantities.growth import map_of, whitening_of
 from pathsgd.quantities.kappa import Kappa
@@ -175,13 +175,24 @@ def bound_growth_(
 
 
 def make_room(state: dict[str, Any], rate: Tensor, recurrence: Recurrence, uses: int) -> None:
-    """Say in a state how much the next step may change what a matrix does over all its uses (step_bound.py)."""
+    """Say in a state how much the next step may change what a matrix does over all its uses (step_bound.py).
+
+    It shrinks as the rate rises, at once, and opens again slowly: a correction may have taken a net far below the cap,
+    and steps as long as that leaves room for would take it past the cap before the next look.
+    """
     gain = recurrence.gain if isinstance(recurrence.gain, float) else float(recurrence.gain.amax())
+    peak = state.get("growth_peak")
     if rate.is_cpu:
-        state["growth_room"] = (LEAST_ROOM + uses * max(0.0, 1 - float(rate))) / gain
+        log = uses * math.log(max(float(rate), 1e-30))
+        state["growth_peak"] = peak = log if peak is None else max(log, float(peak) - RELEASE)
+        state["growth_room"] = (LEAST_ROOM + uses * max(0.0, 1 - math.exp(min(peak / uses, 0.0)))) / gain
         return
-    room, known = (LEAST_ROOM + uses * (1 - rate).clamp(min=0)) / gain, state.get("growth_room")
-    state["growth_room"] = known.copy_(room) if isinstance(known, Tensor) else room  # a captured step reads it there
+    there = rate.clamp(min=1e-30).log() * uses
+    new = there if peak is None else there.clamp(min=peak - RELEASE)
+    left = (LEAST_ROOM + uses * (1 - (new / uses).exp()).clamp(min=0)) / gain
+    state["growth_peak"] = new
+    known = state.get("growth_room")
+    state["growth_room"] = known.copy_(left) if isinstance(known, Tensor) else left  # a captured step reads it there
 
 
 def bound_parts_(

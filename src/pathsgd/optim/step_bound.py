@@ -4,7 +4,7 @@ A matrix that paths use T times turns a step D into a factor of up to (1 + |D|_2
 way in which a small step of a recurrent net explodes, and one that gamma^2 cannot see, because it squares every weight
 and so ignores that the entries of D pull together. D is taken in balanced coordinates, so that the bound is invariant.
 
-    T * |D|_2 <= room = 1 + T * max(0, 1 - rate)
+    T * |D|_2 <= room = 1 + T * max(0, 1 - rate)          rate: the highest of late (RELEASE)
 
 It stands beside the bound on growth rates (growth.py), which looks at W after the step only. Where states fade, a step
 may take the rate up to one, where they stand; beyond that, it may add one to the logarithm of what a signal gains over
@@ -28,6 +28,9 @@ StepLimit = float | Literal["room"] | None
 
 LEAST_ROOM = 1.0
 """The log factor by which a step may change what a matrix does over all its uses, wherever its rate is."""
+
+RELEASE = 0.05
+"""By how much T * log(rate) is forgotten from look to look; a rise counts at once."""
 
 if TYPE_CHECKING:
     from pathsgd.optim.moves import Move

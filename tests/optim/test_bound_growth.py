@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import math
 import weakref
 
@@ -281,5 +282,5 @@ def test_room_closes_at_once_and_opens_slowly():
     # log rate of the highest look, 100 log 1.2 = 18, less twenty times the release: still above one
     assert after == LEAST_ROOM
     opening = [room(0.5) for _ in range(4000)]
-    assert all(a <= b for a, b in zip(opening, opening[1:]))
+    assert all(a <= b for a, b in itertools.pairwise(opening))
     assert opening[-1] == pytest.approx(fading, rel=1e-5)

@@ -5,7 +5,7 @@ paper-rule-to-the-end, -map      the paper's own rule
 paper-rule-constants             measured anew, without records
 NAME                             the tables of an experiment
 compare-TABLE                    one kind of table of the comparison
-growth-lengths                   the adding problem at full length, as far as it has been run
+growth-lengths, -before          the adding problem at full length, as far as it has been run
 growth-looks, growth-trials      what looks know of a rate, and what was tried against spikes
 runs-FOLDER                      every method in a folder of results
 """
@@ -37,6 +37,7 @@ def page_tables(results: Path) -> dict[str, Callable[[], str]]:
         "paper-rule-map": lambda: _map(_filed(results, "paper-rule")),
         "paper-rule-constants": lambda: markdown(constants_table()),
         "growth-lengths": lambda: _lengths(_filed(results, "growth")),
+        "growth-lengths-before": lambda: _lengths(ResultsFolder(results / "growth-open-room").filed()),
         "growth-looks": lambda: markdown(growth.looks_table(results / "growth-looks.json")),
         "growth-trials": lambda: markdown(growth.trials_table(results / "growth-trials.json")),
         "runs-adding-table": lambda: _timed(_filed(results, "adding")),

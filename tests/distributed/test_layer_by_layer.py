@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.debug import CommDebugMode
-from torch.profiler import ProfilerActivity, profile
 
 from pathsgd import PathAdam, PathSGD
 from pathsgd.metric import geometry
 from pathsgd.recording.sharded import whole_parameters
-from support.parallel import assert_ranks_agree, share
+from support.memory import LAYERS, peaks_of, shard
+from support.parallel import assert_ranks_agree
 from support.processes import in_processes
 
 pytestmark = pytest.mark.skipif(
@@ -87,17 +86,12 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 TABLE = [(name, kind) for name in MODELS for kind in OPTIMIZERS if kind in ("absolute", "relative") or name == "layers"]
 
 
-def shard(model: nn.Module) -> nn.Module:
-    for module in () if isinstance(model, Loop) else model.modules():  # its layers read each other's weights
-        if any(True for _ in module.parameters(recurse=False)):
-            fully_shard(module)
-    return fully_shard(model)
-
-
 def train(name: str, kind: str, sharded: bool, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
     torch.manual_seed(3)
     model, shape = MODELS[name][0]().to(dtype), MODELS[name][1]
-    model = shard(model) if sharded else model
+    if sharded:
+        # The layers of a loop read each other's weights.
+        model = fully_shard(model) if isinstance(model, Loop) else shard(model)
     optimizer = OPTIMIZERS[kind](model)
     for step in range(5):
         # All see the same: statistics of a batch are those of one process.
@@ -140,50 +134,13 @@ def train_elsewhere(name: str, forced: bool) -> dict[str, Tensor]:
         return train(name, "relative", True)
 
 
-# ---- memory --------------------------------------------------------------------------------------------------------
-
-WIDTH, LAYERS, WORLD = 256, 8, 4
-WHOLE = WIDTH * WIDTH * 4
-"""Bytes of a layer in single precision; in four processes no part of one, in any precision, is as large."""
-
-
-@pytest.mark.parametrize(("shape", "layers_at_once"), [((WIDTH,), 3), ((2, WIDTH), 6)])
-def test_few_layers_are_whole_at_once(shape: tuple[int, ...], layers_at_once: int) -> None:
+@pytest.mark.parametrize(("kind", "layers_at_once"), [("layers, one row", 3), ("layers, sequences", 6)])
+def test_few_layers_are_whole_at_once(kind: str, layers_at_once: int) -> None:
     """Given one row, a layer is whole in single precision; given several, its square and its kappa too, in double.
 
     gloo lets go of a layer some time after it was gathered; so of several steps the one counts that had least.
     """
-    for peaks, gatherings in in_processes(WORLD, peaks_of, shape):
+    for peaks, collectives in in_processes(4, peaks_of, kind):
         assert 1 <= min(peaks) <= layers_at_once, peaks
-        # Forth and back, kappa where it is not two vectors; two of each layer's bias beside them; sums of the step.
-        assert gatherings <= 8 * LAYERS
-
-
-def peaks_of(shape: tuple[int, ...]) -> tuple[list[float], int]:
-    torch.manual_seed(0)
-    stack = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
-    model = shard(nn.Sequential(*stack))
-    optimizer, found = PathAdam(model), []
-    for step in range(6):
-        optimizer.zero_grad()
-        x = share(torch.randn(WORLD, *shape, generator=torch.Generator().manual_seed(step)))
-        model(x).square().mean().backward()
-        if step == 5:
-            break
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-            optimizer.step()
-        found.append(_peak(seen) / WHOLE)
-    with CommDebugMode() as debug:
-        optimizer.step()
-    return found, debug.get_total_counts()
-
-
-def _peak(seen: profile) -> int:
-    """The most bytes that whole layers had at once."""
-    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]  # type: ignore[union-attr]
-    now, most = 0, 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        if abs(event.nbytes()) >= WHOLE:
-            now += event.nbytes()
-            most = max(most, now)
-    return most
+        # Of a weight and a bias: forth, back, kappa, and sums by rows.
+        assert collectives <= 8 * LAYERS

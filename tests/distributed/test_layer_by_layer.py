@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from pathsgd import PathAdam, PathSGD
@@ -51,6 +52,19 @@ class Loop(nn.Module):
         return h @ self.into.weight
 
 
+class Recurrences(nn.Module):
+    """Two recurrent layers with another between them: no closed form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.RNN(3, 5, nonlinearity="relu", batch_first=True)
+        self.between = nn.Linear(5, 6)
+        self.second = nn.RNN(6, 4, nonlinearity="relu", batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.between(self.first(x)[0]).relu())[0][:, -1]
+
+
 def convolutions() -> nn.Module:
     return nn.Sequential(
         nn.Conv1d(3, 4, 2), nn.BatchNorm1d(4), nn.ReLU(), nn.ConvTranspose1d(4, 5, 2), nn.ReLU(), nn.Flatten(),
@@ -76,6 +90,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "convolutions": (convolutions, (3, 3)),
     "residual": (Residual, (3,)),
     "loop": (Loop, (3,)),
+    "recurrences": (Recurrences, (4, 3)),
 }
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "absolute": lambda m: PathAdam(m, lr=3e-3),
@@ -86,12 +101,15 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 TABLE = [(name, kind) for name in MODELS for kind in OPTIMIZERS if kind in ("absolute", "relative") or name == "layers"]
 
 
-def train(name: str, kind: str, sharded: bool, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+def train(
+    name: str, kind: str, sharded: bool, dtype: torch.dtype = torch.float64, mesh: tuple[int, ...] | None = None
+) -> dict[str, Tensor]:
     torch.manual_seed(3)
     model, shape = MODELS[name][0]().to(dtype), MODELS[name][1]
     if sharded:
         # The layers of a loop read each other's weights.
-        model = fully_shard(model) if isinstance(model, Loop) else shard(model)
+        on = None if mesh is None else init_device_mesh("cpu", mesh, mesh_dim_names=("copies", "parts"))
+        model = fully_shard(model, mesh=on) if isinstance(model, Loop) else shard(model, on)
     optimizer = OPTIMIZERS[kind](model)
     for step in range(5):
         # All see the same: statistics of a batch are those of one process.
@@ -111,6 +129,13 @@ def test_steps_are_those_of_the_whole_model(name: str, kind: str) -> None:
     noise = {"0.weight", "0.bias"} if name == "convolutions" else set()
     for parameter in alone.keys() - noise:
         torch.testing.assert_close(results[0][parameter], alone[parameter], rtol=1e-6, atol=1e-12)
+
+
+def test_copies_and_parts_at_once() -> None:
+    (alone,) = in_processes(1, train, "layers, sequences", "absolute", False)
+    results = in_processes(4, train, "layers, sequences", "absolute", True, torch.float64, (2, 2))
+    assert_ranks_agree(results)
+    torch.testing.assert_close(results[0], alone, rtol=1e-6, atol=1e-12)
 
 
 def test_single_precision() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.profiler import ProfilerActivity, profile
@@ -29,12 +30,12 @@ KINDS = {
 }
 
 
-def shard(model: nn.Module) -> nn.Module:
+def shard(model: nn.Module, mesh: DeviceMesh | None = None) -> nn.Module:
     """Module by module, as one does it."""
     for module in model.modules():
         if any(True for _ in module.parameters(recurse=False)):
-            fully_shard(module)
-    return fully_shard(model)
+            fully_shard(module, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
 
 
 def peaks_of(kind: str) -> tuple[list[float], int]:

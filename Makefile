@@ -104,9 +104,8 @@ CORE_TESTS := -n 2 --ignore=tests/distributed --ignore=tests/lab --ignore=tests/
   --ignore=tests/support/test_disk.py --ignore=tests/test_docs.py --ignore=tests/test_front_door.py --ignore=tests/test_peers.py
 CORE_TESTS_OF_PROCESSES := tests/distributed --ignore=tests/distributed/test_train.py
 
-# pip's default index has no CPU build of that torch (asked for 2.6.0+cpu, it finds none), so gigabytes of CUDA come along,
-# without which that build cannot be imported. Whoever has told pip of an index with CPU builds (PIP_EXTRA_INDEX_URL):
-# make test-oldest OLDEST_TORCH=torch==2.6.0+cpu
+# pip's default index has no CPU build of that torch (asked for 2.6.0+cpu, it finds none), so gigabytes of CUDA come along.
+# Whoever has told pip of an index with CPU builds (PIP_EXTRA_INDEX_URL): make test-oldest OLDEST_TORCH=torch==2.6.0+cpu
 OLDEST_TORCH ?= torch==2.6.*
 
 test-oldest:

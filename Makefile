@@ -104,9 +104,13 @@ CORE_TESTS := -n 2 --ignore=tests/distributed --ignore=tests/lab --ignore=tests/
   --ignore=tests/support/test_disk.py --ignore=tests/test_docs.py --ignore=tests/test_front_door.py --ignore=tests/test_peers.py
 CORE_TESTS_OF_PROCESSES := tests/distributed --ignore=tests/distributed/test_train.py
 
+# pip's default index has no CPU build of that torch (asked for 2.6.0+cpu, it finds none), so gigabytes of CUDA come along.
+# Whoever has told pip of an index with CPU builds (PIP_EXTRA_INDEX_URL): make test-oldest OLDEST_TORCH=torch==2.6.0+cpu
+OLDEST_TORCH ?= torch==2.6.*
+
 test-oldest:
 	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python -m pip install --quiet --no-compile 'torch==2.6.*' 'numpy==1.26.*' --editable '.[dev]'
+	.venv-oldest/bin/python -m pip install --quiet --no-compile '$(OLDEST_TORCH)' 'numpy==1.26.*' --editable '.[dev]'
 	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest $(CORE_TESTS)
 	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest $(CORE_TESTS_OF_PROCESSES)
 

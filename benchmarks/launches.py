@@ -41,10 +41,18 @@ def normalised() -> nn.Module:
     return nn.Sequential(nn.Linear(784, 256, bias=False), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 10))
 
 
+def three_normalised() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.Flatten(), nn.Linear(16 * 24 * 24, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10),
+    )  # fmt: skip
+
+
 MODELS = {
     "MLP 784-256-256-10": (mlp, (4, 784)),
     "CNN 16": (cnn, (2, 1, 28, 28)),
     "784-256-10, batch normalisation": (normalised, (4, 784)),
+    "two convolutions, one layer, biases, batch normalisation after each": (three_normalised, (4, 1, 28, 28)),
     "RNN, 100 units": (Recurrent, (2, 50, 2)),
 }
 

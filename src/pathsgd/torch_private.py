@@ -25,6 +25,7 @@ PRIVATE = {
     "torch._C._len_torch_function_stack": "the fused RNN fails",
     "torch._VF": "recording packed sequences and the fused RNN fail",
     "torch._foreach_add_": "steps on other devices than the CPU fail",
+    "torch._foreach_addcmul_": "steps on other devices than the CPU fail",
     "torch._foreach_copy_": "steps on other devices than the CPU fail",
     "torch._foreach_mul": "measurements on other devices than the CPU fail",
     "torch._foreach_mul_": "steps on other devices than the CPU fail",
@@ -33,6 +34,7 @@ PRIVATE = {
     "torch.distributed.distributed_c10d._get_default_store": "processes cannot agree: give example_inputs=",
     "torch.nn.parallel.DistributedDataParallel._active_ddp_module": "give optimisers the wrapper",
     "torch.overrides._get_current_function_mode_stack": "import fails: who records would not show",
+    "torch.segment_reduce": "rows in front of batch normalisation are added up in any order on a GPU",
     "torch.utils._device.DeviceContext": "import fails: the fused RNN could not know torch.set_default_device",
     "torch.utils._pytree": "import fails: inputs in tuples and dictionaries could not be taken apart",
     "torch.Tensor._make_wrapper_subclass": "recording fails: there would be no tensors without data",
@@ -61,3 +63,15 @@ def set_version(tensor: Tensor, version: int) -> None:
         set_counter((tensor,), (version,))
     except TypeError:  # torch 2.6 takes one tensor, later ones several
         set_counter(tensor, version)
+
+
+def segment_sums(values: Tensor, bounds: Tensor) -> Tensor:
+    """The sums of values[bounds[i] : bounds[i + 1]], one dimension, in the order of the values where torch can."""
+    reduce = getattr(torch, "segment_reduce", None)
+    if reduce is not None:
+        # unsafe: the bounds are not looked at, which would mean to wait for them
+        return reduce(values, "sum", offsets=bounds, unsafe=True, initial=0)  # type: ignore[no-any-return]
+    numbers = torch.arange(len(bounds) - 1, device=bounds.device)
+    lengths = bounds.diff()
+    owners = numbers.repeat_interleave(lengths, output_size=len(values))
+    return values.new_zeros(len(numbers)).index_add_(0, owners, values)

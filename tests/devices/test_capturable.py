@@ -78,7 +78,7 @@ def rate(step: int) -> float:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("name", ["mlp", "rnn", "batch norm"])
+@pytest.mark.parametrize("name", ["mlp", "rnn", "batch norm", "batch norms"])
 def test_a_captured_step_is_the_step(name: str, optimizer: str) -> None:
     """Eager steps measure, replayed ones do not; the learning rate is a tensor, written in place by a schedule."""
     model, x, there, x_there = pair(name)
@@ -147,7 +147,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing_and_is_not_counted(bad_at: 
     assert {state["step"] for state in there_opt.state_dict()["state"].values()} == {5}
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "rnn"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "rnn", "batch norm", "batch norms"])
 def test_operations_of_a_step(name: str) -> None:
     """At most four times those of torch's, when both can be captured."""
     _, _, there, x = pair(name)

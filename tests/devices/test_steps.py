@@ -53,10 +53,19 @@ def batch_norm() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
 
 
+def batch_norms() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
+        nn.ConvTranspose2d(4, 3, 2, bias=False), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(),
+        nn.Linear(27, 5, bias=False), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2),
+    )  # fmt: skip
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "mlp": (mlp, lambda: torch.randn(5, 4)),
     "cnn": (cnn, lambda: torch.randn(2, 1, 8, 8)),
     "batch norm": (batch_norm, lambda: torch.randn(5, 4)),
+    "batch norms": (batch_norms, lambda: torch.randn(6, 1, 4, 4)),
     "rnn": (Recurrent, lambda: torch.randn(2, 5, 3)),
     "rnn, every step": (lambda: Recurrent(every_step=True), lambda: torch.randn(2, 5, 3)),
     "deep rnn": (lambda: Recurrent(num_layers=2, bidirectional=True), lambda: torch.randn(2, 5, 3)),
@@ -137,7 +146,16 @@ def test_nobody_waits_between_measurements(name: str, optimizer: str) -> None:
 
 
 # How often a step's growth has to be measured: once for each matrix that paths use repeatedly.
-REPEATED = {"mlp": 0, "cnn": 0, "rnn": 1, "rnn, every step": 1, "tied words": 2, "deep rnn": 4}
+REPEATED = {
+    "mlp": 0,
+    "cnn": 0,
+    "batch norm": 0,
+    "batch norms": 0,
+    "rnn": 1,
+    "rnn, every step": 1,
+    "tied words": 2,
+    "deep rnn": 4,
+}
 
 
 @pytest.mark.parametrize("name", REPEATED)

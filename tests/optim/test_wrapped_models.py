@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -43,9 +43,12 @@ def assert_same(model: nn.Module, other: nn.Module) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _fresh_compiler() -> None:
+def _fresh_compiler() -> Iterator[None]:
+    """A compiler that has seen nothing, and that fails where it would have to compile anything a second time."""
     torch._dynamo.reset()
     counters.clear()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        yield
 
 
 traces_hooks = pytest.mark.skipif(
@@ -59,7 +62,7 @@ def test_a_compiled_model_given_to_the_optimizer() -> None:
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     train(compiled, PathAdam(compiled))
     assert_same(model, plainly())
-    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"] and not counters["recompiles"]
+    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
 
 
 @traces_hooks
@@ -68,7 +71,7 @@ def test_a_model_compiled_after_the_optimizer_was_made() -> None:
     optimizer = PathAdam(model)
     train(torch.compile(model, backend="eager"), optimizer)
     assert_same(model, plainly())
-    assert counters["stats"]["unique_graphs"] == 1 and not counters["recompiles"]
+    assert counters["stats"]["unique_graphs"] == 1
 
 
 @traces_hooks
@@ -78,7 +81,7 @@ def test_a_model_compiled_in_place() -> None:
     model.compile(backend="eager")
     train(model, optimizer)
     assert_same(model, plainly())
-    assert counters["stats"]["unique_graphs"] == 1 and not counters["recompiles"]
+    assert counters["stats"]["unique_graphs"] == 1
 
 
 def test_a_functional_call_is_not_the_model_s_own() -> None:
@@ -179,4 +182,4 @@ def test_a_compiled_pass_is_not_slower_because_an_optimizer_watches_it() -> None
     pairs = [(seconds(watched), seconds(alone)) for _ in range(15)]
     least, wanted = map(min, zip(*pairs))
     assert least < 1.2 * wanted
-    assert counters["stats"]["unique_graphs"] == before and not counters["recompiles"]
+    assert counters["stats"]["unique_graphs"] == before

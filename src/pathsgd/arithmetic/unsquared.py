@@ -4,7 +4,7 @@
 
 A matrix that one step of the net applies to one row is read twice and nothing else: kappa1 stays the two vectors that
 it is the outer product of. In float64, whatever the matrix: what is squared comes from memory once, so wider numbers
-cost nothing.
+cost nothing. A matrix that is spread over processes is gathered for each of the two.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pathsgd._native import Outer, squared_products
 from pathsgd.arithmetic.scaled import Scaled
+from pathsgd.arithmetic.spread import whole
 
 
 class Unsquared:
@@ -53,7 +54,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, anchor: Tensor, matrix: Unsquared) -> Tensor:
         matrix.entered = x.detach().reshape(-1).contiguous()
-        matrix.through, _ = squared_products(matrix.weight, matrix.entered, out=False)
+        matrix.through, _ = squared_products(whole(matrix.weight), matrix.entered, out=False)
         ctx.matrix, ctx.shape = matrix, x.shape
         assert matrix.through is not None
         return matrix.through.clone().view(*x.shape[:-1], -1)
@@ -64,5 +65,6 @@ class _Product(torch.autograd.Function):
         matrix.left = grads[0].reshape(-1).contiguous()
         back = None
         if ctx.needs_input_grad[0]:
-            back = squared_products(matrix.weight, None, matrix.left, into=False)[1].view(ctx.shape)  # type: ignore[union-attr]
+            back = squared_products(whole(matrix.weight), None, matrix.left, into=False)[1]
+            back = None if back is None else back.view(ctx.shape)
         return back, torch.zeros_like(matrix.anchor), None

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from pathsgd import _native
 from pathsgd._native import Outer
+from pathsgd.arithmetic.spread import whole
 from pathsgd.metric.geometry import Measure
 from pathsgd.metric.whitening import WhiteningOf, Whitenings
 from pathsgd.rules.base import FIXED
@@ -70,7 +71,7 @@ def resized(
 
 def _factor(whitening: Tensor, size: float) -> Tensor:
     """The same factor as a tensor on the device: nobody waits for it."""
-    mean = whitening.detach().double().log().mean()
+    mean = whole(whitening.detach()).double().log().mean()
     return torch.where(mean.isfinite(), (size - mean).exp(), 1.0)
 
 
@@ -90,6 +91,7 @@ def log_sizes(
             continue
         if not p.requires_grad:
             # Nothing moves it, so its weights themselves tell how its two layers are scaled.
+            p = whole(p)
             joints[way] = Joint(1, mean_log(p[p != 0].abs()), frozen=True)
         elif math.isfinite(mean) and not joints.setdefault(way, Joint()).frozen:
             joints[way].entries += p.numel()
@@ -113,14 +115,14 @@ def _any(values: WhiteningOf) -> bool:
     """Whether some entry is not zero."""
     if isinstance(values, Outer):
         return _any(values.rows) and _any(values.columns)
-    return bool(values.detach().any())
+    return bool(whole(values.detach()).any())
 
 
 def mean_log(values: WhiteningOf) -> float:
     """-inf where a value is zero."""
     if isinstance(values, Outer):
         return mean_log(values.rows) + mean_log(values.columns)
-    return _native.mean_log(values)
+    return _native.mean_log(whole(values))
 
 
 def _way(measured: Measure, name: str) -> tuple[Layer, Layer]:

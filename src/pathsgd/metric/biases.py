@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pathsgd._native import Outer
+from pathsgd.arithmetic.spread import whole
 from pathsgd.metric.geometry import Measure
 
 _ROWS = 64
@@ -59,5 +60,5 @@ def _length(p: Tensor, whitening: Tensor | Outer) -> Tensor | None:
     if isinstance(whitening, Outer):
         rows = whitening.rows[::step] * whitening.columns
     else:
-        rows = whitening[::step] if whitening.shape[0] > 1 else whitening
-    return torch.linalg.vector_norm(p.grad.detach()[::step].to(rows.dtype) * rows)
+        rows = whole(whitening)[::step] if whitening.shape[0] > 1 else whitening
+    return torch.linalg.vector_norm(whole(p.grad.detach())[::step].to(rows.dtype) * rows)

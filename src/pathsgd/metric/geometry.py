@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathsgd._native import Outer
+from pathsgd._native import Outer, dense
+from pathsgd.arithmetic.gathered import Gathered
 from pathsgd.arithmetic.scaled import are_in_range, postponed, read
+from pathsgd.arithmetic.spread import is_sharded
 from pathsgd.closed_form import kappa as closed_form
 from pathsgd.closed_form import on_device, stack
 from pathsgd.closed_form.kappa import PlainKappa
@@ -30,6 +32,7 @@ from pathsgd.quantities.kappa import Kappa, Terms
 from pathsgd.recording.dice import Dice
 from pathsgd.recording.inputs import Call, call_of
 from pathsgd.recording.record import Output
+from pathsgd.recording.sharded import gathered
 from pathsgd.tape import Recording
 
 
@@ -135,6 +138,8 @@ def _measure_at_once(
     names, values = list(reached), list(reached.values())
     if values:
         largest.extend(torch._foreach_norm(values, math.inf))
+    spread = {name: g for name, g in measured.evaluation.unsquared.items() if name in recording.reached}
+    largest.extend(g.largest for g in spread.values() if isinstance(g, Gathered))
     numbers = read([total, *largest], also)
     gamma_sq, tops, others = numbers[0], numbers[1 : 1 + len(largest)], numbers[1 + len(largest) :]
     if not are_in_range([gamma_sq, *tops]):
@@ -142,6 +147,8 @@ def _measure_at_once(
     if gamma_sq > 0 and values:
         values = list(torch._foreach_mul(values, 1 / gamma_sq))
     kappa = dict(zip(names, values))
+    share = 1 / gamma_sq if gamma_sq > 0 else 1.0
+    kappa.update({n: dense(k) * share for n, (k, _) in measured.first_of_bare().items() if n in spread})
     log_gamma_sq = math.log(gamma_sq) if gamma_sq > 0 else -math.inf
     return Measure(kappa, kappa, log_gamma_sq, spaces, ahead=_ahead(measured, spaces.places, spaces), also=others)
 
@@ -151,8 +158,12 @@ def _device(parameters: Mapping[str, Tensor]) -> torch.device:
 
 
 def _is_plain(p: Tensor) -> bool:
-    """Whether its square fits float64 without a scale, and the kernel can have it."""
-    return p.dtype is torch.float32 and p.is_cpu and type(p) in (Tensor, nn.Parameter)
+    """Whether its square fits float64 without a scale, and the kernel can have it.
+
+    Of what is spread over processes only matrices: a convolution keeps the square of its kernel for the way back.
+    """
+    is_dense = type(p) in (Tensor, nn.Parameter) or (is_sharded(p) and p.dim() == 2)
+    return p.dtype is torch.float32 and p.is_cpu and is_dense
 
 
 def _unscaled(kappa: Tensor, log_scale: Tensor) -> Tensor:
@@ -219,6 +230,8 @@ class Geometry:
         parameters = self.parameters() if parameters is None else parameters
         known = self.structure(inputs, dice, parameters)
         is_short = terms == "first" and not exact and _device(parameters).type == "cpu"
+        if terms == "both" or isinstance(known.plain, PlainNet) or (isinstance(known.plain, StackNet) and is_short):
+            parameters = gathered(parameters)  # the closed forms, and kappa2, look at all of them together
         found = stack.kappa1(known.plain, parameters, root) if isinstance(known.plain, StackNet) and is_short else None
         if found is not None:
             return _measure_of(found, known)

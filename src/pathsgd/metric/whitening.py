@@ -22,6 +22,7 @@ from torch import Tensor
 
 from pathsgd import _native
 from pathsgd._native import Outer, Whiten, Whitening, compute_dtype, dense
+from pathsgd.arithmetic.spread import is_sharded, parted, whole
 from pathsgd.metric.biases import held_back
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Measure
@@ -64,10 +65,12 @@ def _add_entering(sums: Tensor, measured: Measure, name: str, p: Tensor) -> None
         rows = measured.mass[name].to(sums.device)
         sums.index_add_(0, out.reshape(-1).expand(len(rows)), rows)
         return
-    mass = p.detach().to(sums.device, torch.float64).square() * dense(measured.kappa1[name])
+    kappa1 = dense(measured.kappa1[name])
+    p = p if is_sharded(kappa1) else whole(p)
+    mass = p.detach().to(sums.device, torch.float64).square() * kappa1
     # Sum over the dimensions in which the target does not change before scattering: one row per unit.
     dims = [d for d in range(mass.dim()) if out.shape[d] == 1 and mass.shape[d] > 1]
-    mass = mass.sum(dims, keepdim=True) if dims else mass
+    mass = whole(mass.sum(dims, keepdim=True) if dims else mass)
     sums.scatter_add_(0, out.expand(mass.shape).reshape(-1), mass.reshape(-1))
 
 
@@ -262,22 +265,25 @@ def _whiten(
     is_paper: bool,
 ) -> Whitenings:
     result = Whitenings()
-    together: dict[tuple[torch.dtype, torch.device], list[str]] = {}
+    together: dict[tuple[torch.dtype, torch.device, str | None], list[str]] = {}
     for name, p in parameters.items():
         to_dtype = dtype or compute_dtype(p.dtype)
         if name not in measured.kappa or not (is_paper or measured.is_free(name)):
             result[name] = _constant(1.0, p, to_dtype, last.get(name))
         else:
-            together.setdefault((to_dtype, p.device), []).append(name)
-    for (to_dtype, device), names in together.items():
+            # Of what is spread over processes one after another is made whole.
+            together.setdefault((to_dtype, p.device, name if is_sharded(p) else None), []).append(name)
+    for (to_dtype, device, alone), names in together.items():
         wanted = [_wanted(measured, name, parameters[name].shape, device, last.get(name), sides) for name in names]
         here = None if sides is None else sides.for_all(device)
         sizes = [log_sizes.get(name) for name in names]
         roots, call, sized = _native.whiten_and_keep(wanted, here, scale, to_dtype, sizes)
         for name, root in zip(names, roots):
-            result[name] = _as_parameter(root, parameters[name].shape, last.get(name))
+            made = _as_parameter(root, parameters[name].shape, last.get(name))
+            is_full = isinstance(made, Tensor) and made.shape == parameters[name].shape
+            result[name] = parted(made, parameters[name]) if is_full else made  # type: ignore[arg-type]
         result.sized |= {names[k] for k in sized}
-        if call is not None and len(together) == 1:
+        if call is not None and len(together) == 1 and alone is None:
             kinds, shapes = _kinds(parameters), _shapes(measured)
             result.prepared = _Prepared(measured.spaces, dtype, call, names, dict(result), kinds, shapes)
     return result
@@ -297,7 +303,7 @@ def _wanted(
     if isinstance(kappa, Outer):
         kappa = kappa.dense() if flat else kappa
     else:
-        kappa = kappa.to(device)
+        kappa = whole(kappa).to(device)
         rows = kappa.shape[0] if kappa.dim() == len(shape) and shape else 1
         if flat or kappa.numel() not in (rows, rows * lines.columns):
             kappa, rows = kappa.expand(shape), lines.rows

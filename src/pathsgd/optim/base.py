@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pathsgd.arithmetic.spread import is_sharded
 from pathsgd.metric.bounds import DualNorm, bound_of
 from pathsgd.metric.choice import MetricChoice, PaperMetric, chosen
 from pathsgd.metric.geometry import Measure
@@ -27,7 +28,7 @@ from pathsgd.optim.refresh import Refresh
 from pathsgd.optim.step_bound import StepLimit
 from pathsgd.quantities.kappa import Terms
 from pathsgd.recording.record import Output
-from pathsgd.recording.sharded import is_sharded, reshard
+from pathsgd.recording.sharded import reshard
 from pathsgd.recording.unwrap import original
 
 Bound = float | Literal["auto"] | None

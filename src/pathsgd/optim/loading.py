@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from pathsgd._native import compute_dtype
-from pathsgd.optim.shards import own_like, spread_of
-from pathsgd.recording.sharded import is_sharded, own_part
+from pathsgd.arithmetic.spread import is_sharded, own_like, own_part, spread_of
 
 SHAPED = ("whitening", "exp_avg", "exp_avg_sq", "momentum_buffer")
 """States that have the shape of their parameter."""

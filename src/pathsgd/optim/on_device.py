@@ -116,8 +116,6 @@ def _direction(m: Move, f: Flat, u: Tensor, gate: Tensor) -> Tensor:
 
 def _apply(m: Move, f: Flat, d: Tensor, gate: Tensor, grown: Tensor | None) -> None:
     """p <- keep * p + alpha * d .* w, shortened so that growth stays below its limit; nothing if the gate is shut."""
-    if m.rule.whitens:
-        d.mul_(f.whitening)
     d.div_(gate[2] if grown is None else torch.maximum(grown, gate[2]))
     group, params = m.part.group, m.part.params
     decay = (
@@ -125,11 +123,14 @@ def _apply(m: Move, f: Flat, d: Tensor, gate: Tensor, grown: Tensor | None) -> N
     )
     keep = None if isinstance(decay, float) and not decay else 1 - decay / gate[2]
     if compute_dtype(params[0].dtype) != params[0].dtype:
-        _apply_rounded(f, d, m.alpha, keep)
+        _apply_rounded(f, d.mul_(f.whitening) if m.rule.whitens else d, m.alpha, keep)
         return
     if keep is not None:
         torch._foreach_mul_(params, keep)
-    torch._foreach_add_(params, f.views(d), alpha=m.alpha)
+    if m.rule.whitens:
+        torch._foreach_addcmul_(params, f.views(d), f.views(f.whitening), value=m.alpha)
+    else:
+        torch._foreach_add_(params, f.views(d), alpha=m.alpha)
 
 
 def _apply_rounded(f: Flat, d: Tensor, alpha: float, keep: Tensor | None) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from pathsgd._native import Update
-from pathsgd.optim.shards import Spread, own_like, spread_of
-from pathsgd.recording.sharded import own_part
+from pathsgd.arithmetic.spread import Spread, own_like, own_part, spread_of
 
 
 @dataclass(eq=False)

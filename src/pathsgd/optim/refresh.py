@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pathsgd._native import Outer, dense
+from pathsgd.arithmetic.spread import is_sharded, own_part
 from pathsgd.metric.absolute import is_blocked, log_sizes, resized
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Geometry, Measure
@@ -30,7 +31,7 @@ from pathsgd.quantities.kappa import Terms
 from pathsgd.recording.dice import Dice
 from pathsgd.recording.inputs import Call
 from pathsgd.recording.record import Output
-from pathsgd.recording.sharded import gathered, gathered_with_gradients
+from pathsgd.recording.sharded import gathered
 
 Put = tuple[WhiteningOf, Tensor, Tensor | None]
 """A whitening that was measured, and its rows and columns as a state has them."""
@@ -154,8 +155,6 @@ class Refresh:
         for part in parts:
             refuse_unfit(part.names, part.params, part.gradients())
         parameters = self.geometry.parameters()
-        if any(part.spread is not None for part in parts):
-            parameters = gathered_with_gradients(parameters)
         seen = inputs.get_agreed(self.geometry)
         measured = self.measure(inputs, parts[0].states[0].get("root"), parameters, also, seen)
         if self.counts_from_start and first.get("log_unit") is None:
@@ -209,7 +208,7 @@ class Refresh:
             # A part that the last forward pass left out (another head, say) keeps the metric it has.
             if name in measured.kappa or "age" not in state:
                 if part.spread is not None:
-                    state["whitening"] = part.own(dense(whitened[name]).expand(parameters[name].shape))
+                    state["whitening"] = _own(part, whitened[name], p, parameters[name])
                     state.pop("whitening_columns", None)
                 else:
                     part.put[name] = _put(whitened[name], p, state, part.put.get(name))
@@ -247,6 +246,15 @@ def _measured_states(parts: Sequence[Part], measured: Measure) -> dict[str, dict
         for name, state in zip(part.names, part.states)
         if name in measured.kappa and measured.is_free(name)
     }
+
+
+def _own(part: Part, whitening: WhiteningOf, p: Tensor, owner: Tensor) -> Tensor:
+    """What a process that holds the part p of a parameter keeps of 1/sqrt(K)."""
+    if isinstance(whitening, Tensor) and is_sharded(whitening):
+        return own_part(whitening)
+    if isinstance(whitening, Tensor) and whitening.numel() == 1:
+        return whitening.expand(p.shape)
+    return part.own(dense(whitening).expand(owner.shape))
 
 
 def _put(whitening: WhiteningOf, p: Tensor, state: dict[str, Any], last: Put | None) -> Put:

@@ -6,7 +6,7 @@ of the row, it would grow for ever. Its length is free: after each step every ro
     |row|^2 = sum over all entries that enter the unit of (p / whitening)^2
 
 measured in the metric, in which a rescaling of the units before it changes nothing. The function does not change, and
-running statistics stay those of the function.
+running statistics stay those of the function. On a device the same is done for all rows at once (flat_rows.py).
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathsgd._native import row_lengths
+from pathsgd._native import compute_dtype, row_lengths
+from pathsgd.optim.flat_rows import FlatRows
 from pathsgd.optim.parts import Part, whitening_of
 from pathsgd.passes.node_spaces import NodeSpaces
 
 
 @dataclass(frozen=True)
-class _Row:
+class Row:
     """The entries of one parameter that enter such units."""
 
     part: Part
@@ -53,24 +54,32 @@ class ScaleFreeRows:
         self._count = spaces.count + 1
         self._rows = list(_rows(parts, spaces))
         self._home = self._rows[0].p.device if self._rows else torch.device("cpu")
-        self._nodes = [row.nodes.reshape(-1).to(self._home) for row in self._rows]
+        self._flat = FlatRows(self._rows, self._count) if _lie_alike(self._rows) else None
+        nodes = self._rows if self._flat is None else ()
+        self._nodes = [row.nodes.reshape(-1).to(self._home) for row in nodes]
         self._lengths = torch.zeros(0)
 
     def remember(self) -> None:
         """Take the lengths that the rows have now."""
-        if self._rows:
+        if self._flat is not None:
+            self._flat.remember()
+        elif self._rows:
             self._lengths = self._measured()
             self._lengths[:1].zero_()  # units whose lengths are felt
 
     def keep_lengths(self) -> None:
         """Give every row the length back that it had."""
-        if not self._rows:
-            return
+        if self._flat is not None:
+            self._flat.keep_lengths()
+        elif self._rows:
+            self._stretch()
+
+    def _stretch(self) -> None:
         ratios = (self._lengths / self._measured()).nan_to_num_(1.0, 1.0, 1.0)  # a row that is zero stays as it is
         factors = torch.where(self._lengths > 0, ratios, 1.0).sqrt_()
         for row, nodes in zip(self._rows, self._nodes):
             p = row.p
-            p.mul_(factors[nodes].view(row.nodes.shape).to(p))
+            p.mul_(factors[nodes].view(row.nodes.shape).to(p.device, compute_dtype(p.dtype)))
 
     def _measured(self) -> Tensor:
         """The squared length of what enters each unit, (count,), float64."""
@@ -84,7 +93,13 @@ class ScaleFreeRows:
         return totals[0] if len(totals) == 1 else torch.stack(totals).sum(0)
 
 
-def _rows(parts: Sequence[Part], spaces: NodeSpaces) -> Iterator[_Row]:
+def _lie_alike(rows: Sequence[Row]) -> bool:
+    """Whether all lie on one device that is not the CPU, and are spread over processes in one way."""
+    devices, spreads = {row.p.device for row in rows}, {row.part.spread for row in rows}
+    return len(devices) == len(spreads) == 1 and not rows[0].p.is_cpu
+
+
+def _rows(parts: Sequence[Part], spaces: NodeSpaces) -> Iterator[Row]:
     names = {name for part in parts for name in part.names}
     # A row of which a part stays (frozen, or without a gradient) cannot be given another length.
     free = [node for node, entering in spaces.scale_free.items() if entering <= names]
@@ -99,4 +114,4 @@ def _rows(parts: Sequence[Part], spaces: NodeSpaces) -> Iterator[_Row]:
                 nodes = torch.where(kept[out], out, 0)
                 if part.spread is not None:
                     nodes = part.own(nodes.expand(owner.shape))
-                yield _Row(part, index, nodes)
+                yield Row(part, index, nodes)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pathsgd.arithmetic.scaled import Scaled
+from pathsgd.arithmetic.spread import is_sharded
 from pathsgd.passes.node_spaces import NodeSpaces
 from pathsgd.passes.squared import Evaluation
 from pathsgd.rules.base import FIXED, examples
@@ -61,6 +62,8 @@ class Frozen:
         return self._sums
 
     def _fingerprint(self, parameters: Mapping[str, Tensor]) -> Any:
+        if any(is_sharded(parameters[name]) for name in self._front.parameters):
+            return object()  # to look at the numbers, they would have to be gathered, as to use them
         frozen = [parameters[name].detach() for name in self._front.parameters]
         read = [t for s in self._front.steps for t in leaves(s.rule.constants(*s.args, **s.kwargs))]
         constants = [(id(t), t._version) for t in read if isinstance(t, Tensor) and not t.is_inference()]

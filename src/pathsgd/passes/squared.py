@@ -16,13 +16,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from pathsgd.arithmetic.gathered import Gathered, Shelf
 from pathsgd.arithmetic.kernel import Kernel
 from pathsgd.arithmetic.recurrence import States
 from pathsgd.arithmetic.scaled import Scaled, add, no_scale, power_of
+from pathsgd.arithmetic.spread import is_sharded, whole
 from pathsgd.arithmetic.unsquared import Unsquared
 from pathsgd.rules.base import Squared, examples
 from pathsgd.rules.convolution import ConvolutionRule
-from pathsgd.tape import Recording, Value, interpret
+from pathsgd.tape import Recording, Step, Value, interpret, map_leaves
+
+_FEW = 2
+"""Uses of a parameter for each of which it may be gathered: two layers that are tied, but no loop."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,8 @@ class Evaluation:
     weights: parameter name -> q, a mantissa with its log-scale.
     total: gamma^2 as `Scaled`.
     recurrences: the passes through recurrent matrices that are parameters.
-    unsquared: the parameters that have no q, because kappa1 alone was asked for (arithmetic/unsquared.py, kernel.py).
+    unsquared: the parameters that have no q, because kappa1 alone was asked for (arithmetic/unsquared.py, kernel.py);
+        and those that have one only while they are used, because they are spread over processes (gathered.py).
 
     kept: the path sums of the values in `keep`.
 
@@ -64,14 +70,23 @@ class Evaluation:
         wanted: Container[str] | None = None,
         bare: Container[str] = (),
     ) -> None:
-        self.unsquared = {
+        keep = list(keep)
+        self.unsquared: dict[str, Unsquared | Kernel | Gathered] = {
             name: unsquared(parameters[name], wanted is None or name in wanted)
             for name in recording.parameters
             if name in bare
         }
+        if derivative != "p":
+            for name in _gathered_when_used(recording, parameters, keep):
+                if name in bare:
+                    continue
+                is_wanted = derivative is not None and (wanted is None or name in wanted)
+                self.unsquared[name] = Gathered(parameters[name], order, wanted=is_wanted)
         with torch.set_grad_enabled(derivative == "p"):
             self.weights = {
-                name: power_of(parameters[name], order) for name in recording.parameters if name not in bare
+                name: power_of(whole(parameters[name]), order)
+                for name in recording.parameters
+                if name not in self.unsquared
             }
         if derivative == "q":
             for name, q in self.weights.items():
@@ -84,12 +99,40 @@ class Evaluation:
         known.update({v: Scaled(one.expand(v.shape), no_scale()) for v in recording.inputs})
         known.update(given or {})
         with torch.set_grad_enabled(derivative is not None):
-            interpret(recording, known, lambda step, args, kwargs: step.rule.squared(net, *args, **kwargs))
+            if any(isinstance(operand, Gathered) for operand in self.unsquared.values()):
+                _interpret_gathering(recording, known, net)
+            else:
+                interpret(recording, known, lambda step, args, kwargs: step.rule.squared(net, *args, **kwargs))
             sums = [known[output].sum() for output in recording.outputs]
             self.total = reduce(add, sums).times(1 / examples(recording))
         self.kept = {value: known[value] for value in keep}
         names = {id(q): name for name, q in self.weights.items()}
         self.recurrences = [Recurrence(names[id(w)], states) for w, states in net.states if id(w) in names]
+
+
+def _gathered_when_used(recording: Recording, parameters: Mapping[str, Tensor], keep: list[Value]) -> list[str]:
+    """The parameters that are spread over processes and that few steps use; a loop would gather them at every turn."""
+    spread = {value: name for name, value in recording.parameters.items() if is_sharded(parameters[name])}
+    if not spread:
+        return []
+    uses = Counter(value for step in recording.steps for value in step.operands)
+    shown = {*keep, *recording.outputs}
+    return [name for value, name in spread.items() if uses[value] <= _FEW and value not in shown]
+
+
+def _interpret_gathering(recording: Recording, known: dict[Value, Any], net: Squared) -> None:
+    """The same walk through the steps, in which each gathers the parameters it uses."""
+    shelf = Shelf()
+
+    def squared(step: Step, args: Any, kwargs: Any) -> Any:
+        args, kwargs = map_leaves(shelf.take, (args, kwargs))
+        try:
+            return step.rule.squared(net, *args, **kwargs)
+        finally:
+            shelf.clear()
+
+    with shelf.notes():
+        interpret(recording, known, squared)
 
 
 def unsquared(parameter: Tensor, wanted: bool) -> Unsquared | Kernel:

@@ -1,7 +1,8 @@
 """Models whose parameters are spread over processes: torch's fully_shard (FSDP2), whose parameters are DTensors.
 
 Each process holds a part of every parameter. To record the model no weights are needed, only their shapes; to measure
-it every parameter is gathered, and all processes compute the same.
+it parameters are gathered, and all processes compute the same. For a step they are gathered layer by layer
+(arithmetic/gathered.py), for somebody who asks for a quantity all at once.
 """
 
 from __future__ import annotations
@@ -12,15 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-
-def is_sharded(t: Tensor) -> bool:
-    """Whether a tensor is spread over processes (a DTensor; its class is not loaded where nobody uses it)."""
-    return hasattr(t, "full_tensor") and hasattr(t, "placements")
-
-
-def own_part(t: Tensor) -> Tensor:
-    """What this process holds of a tensor: the same memory."""
-    return t.to_local() if is_sharded(t) else t  # type: ignore[attr-defined, no-any-return]
+from pathsgd.arithmetic.spread import is_sharded, whole
 
 
 def gathered(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -28,19 +21,10 @@ def gathered(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: _gathered(p) if is_sharded(p) else p for name, p in parameters.items()}
 
 
-def gathered_with_gradients(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same, and the gradients that they have."""
-    result = gathered(parameters)
-    for name, p in parameters.items():
-        if p.grad is not None and result[name] is not p:
-            result[name].grad = p.grad.full_tensor()  # type: ignore[attr-defined]
-    return result
-
-
 def _gathered(p: Tensor) -> Tensor:
-    whole: Tensor = p.full_tensor()  # type: ignore[attr-defined]
+    found = whole(p)
     # Where no gradient is asked for, it is still to be seen which parameters are frozen.
-    return whole if whole.requires_grad else whole.requires_grad_(p.requires_grad)
+    return found if found.requires_grad else found.requires_grad_(p.requires_grad)
 
 
 def whole_parameters(model: nn.Module) -> dict[str, Tensor]:

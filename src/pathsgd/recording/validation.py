@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pathsgd.arithmetic.spread import own_part
 from pathsgd.errors import UnsupportedOperation
 from pathsgd.recording.inputs import Call, numbered_tensors
-from pathsgd.recording.sharded import own_part
 
 
 def check_model(model: Any) -> None:

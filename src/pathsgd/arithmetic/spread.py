@@ -1,0 +1,80 @@
+"""Tensors of which every process holds a part: DTensors, which torch's fully_shard makes of a model's parameters.
+
+Such a tensor is kept in parts. Whoever needs all of it asks for the whole, for a moment (`whole`); whoever has made a
+whole tensor keeps this process's part (`parted`). All processes do the same in the same order, so they ask together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+
+def is_sharded(t: Any) -> bool:
+    """Whether a tensor is spread over processes (a DTensor; its class is not loaded where nobody uses it)."""
+    return hasattr(t, "full_tensor") and hasattr(t, "placements")
+
+
+def own_part(t: Tensor) -> Tensor:
+    """What this process holds of a tensor: the same memory."""
+    return t.to_local() if is_sharded(t) else t  # type: ignore[attr-defined, no-any-return]
+
+
+def whole(t: Tensor) -> Tensor:
+    """All of a tensor, gathered now; itself if nothing is spread."""
+    return t.full_tensor() if is_sharded(t) else t  # type: ignore[attr-defined, no-any-return]
+
+
+def parted(t: Tensor, like: Tensor) -> Tensor:
+    """A tensor that every process has, kept in parts as `like` is; itself if `like` is not spread."""
+    spread = spread_of(like)
+    return t if spread is None else spread.joined(spread.own(t), like)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How a tensor is spread: over which processes (a DeviceMesh), and along which dimension in each of its own."""
+
+    mesh: Any
+    placements: tuple[Any, ...]
+
+    def own(self, whole: Tensor) -> Tensor:
+        """This process's part of a tensor that every process has; a copy, so that the rest can go."""
+        from torch.distributed.tensor import DTensor, Replicate  # loaded by whoever sharded the model
+
+        everywhere = DTensor.from_local(whole, self.mesh, [Replicate()] * self.mesh.ndim, run_check=False)
+        part = everywhere.redistribute(placements=self.placements).to_local()
+        return part.to(whole.device, copy=True)  # type: ignore[no-any-return]
+
+    def joined(self, own: Tensor, like: Tensor) -> Any:
+        """The DTensor of which this is the process's own part. like: a tensor that is spread in the same way."""
+        from torch.distributed.tensor import DTensor
+
+        return DTensor.from_local(
+            own, self.mesh, self.placements, run_check=False, shape=like.shape, stride=like.stride()
+        )
+
+    def summed(self, numbers: Tensor) -> Tensor:
+        """Numbers added up over the processes that hold different parts."""
+        for dim, placement in enumerate(self.placements):
+            if placement.is_shard():
+                dist.all_reduce(numbers, group=self.mesh.get_group(dim))
+        return numbers
+
+
+def spread_of(p: Tensor) -> Spread | None:
+    """How a parameter is spread; None if this process has all of it."""
+    return Spread(p.device_mesh, tuple(p.placements)) if is_sharded(p) else None  # type: ignore[attr-defined]
+
+
+def own_like(p: Tensor, t: Tensor) -> Tensor:
+    """This process's part of a tensor, spread over processes as a parameter is."""
+    spread = spread_of(p)
+    if spread is None:
+        return t
+    if not is_sharded(t):
+        return spread.own(t)
+    return t.redistribute(p.device_mesh, p.placements).to_local()  # type: ignore[operator, attr-defined, no-any-return]

@@ -123,14 +123,17 @@ class Refresh:
         parameters: dict[str, Tensor] | None = None,
         also: Sequence[Tensor] = (),
         seen: tuple[Call, Dice | None] | None = None,
+        *,
+        free_only: bool = False,
     ) -> Measure:
         """The geometry at the current weights, as exact as a step needs it. seen: other inputs than the last."""
         call, dice = seen or (inputs.get(), inputs.dice)
         parameters = gathered(self.geometry.parameters()) if parameters is None else parameters
         with torch.enable_grad():  # kappa is a derivative; steps run without
             measured = self.geometry.measure(
-                call, self.terms, exact=False, root=root, parameters=parameters, also=also, dice=dice
-            )
+                call, self.terms, exact=False, root=root, parameters=parameters, also=also, dice=dice,
+                free_only=free_only,
+            )  # fmt: skip
         inputs.learn_from(self.geometry.structures)
         return measured
 
@@ -157,7 +160,11 @@ class Refresh:
         if any(part.spread is not None for part in parts):
             parameters = gathered_with_gradients(parameters)
         seen = inputs.get_agreed(self.geometry)
-        measured = self.measure(inputs, parts[0].states[0].get("root"), parameters, also, seen)
+        # Under a metric of ours, what no rescaling changes has K = 1 whatever its kappa.
+        free_only = isinstance(self.metric, Metric)
+        measured = self.measure(
+            inputs, parts[0].states[0].get("root"), parameters, also, seen, free_only=free_only
+        )
         if self.counts_from_start and first.get("log_unit") is None:
             first["log_unit"] = measured.log_scale
         log_unit = first["log_unit"] if self.counts_from_start else 0.0

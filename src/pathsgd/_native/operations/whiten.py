@@ -160,6 +160,7 @@ class Whiten:
         self._jobs = (WhitenJob * len(wanted))(*(job for job, _ in prepared))  # type: ignore[misc]
         self._call = WhitenCall(len(wanted), 0, None, None, 0.0, ctypes.addressof(self._jobs))
         self._held, self._lines = held, [w.lines for w in wanted]  # whose addresses the jobs have
+        self._has_kappas = True
         self._rooms = [t for result in self.results for t in _tensors(result)]
         self._at = [t.data_ptr() for t in self._rooms]
         self._sizes = [[(t.dtype, t.numel()) for t in _tensors(w.kappa)] for w in wanted]
@@ -189,18 +190,25 @@ class Whiten:
                 job.kappa = tensors[0].data_ptr()
             else:
                 job.column_kappa = tensors[0].data_ptr()
+        self._held, self._has_kappas = [t for kappa in kappas for t in _tensors(kappa)], True
         return True
 
     def run(
         self, sides: tuple[Tensor, Tensor] | None, scale: float, log_sizes: Sequence[float | None] = ()
     ) -> tuple[set[int], set[int]]:
-        """Write the results; returns the numbers of those that the range of `dtype` lost, and of those with a size."""
+        """Write the results; returns the numbers of those that the range of `dtype` lost, and of those with a size.
+
+        The kappas are then forgotten (those of a net's kernels are as large as its weights): `serves` puts in others.
+        """
+        if not self._has_kappas:
+            raise RuntimeError("the kappas of this call have been used: give it others by `serves`")
         if sides is not None:
             self._call.out_side, self._call.into_side = (address(s, torch.float64, len(sides[0])) for s in sides)
         for job, size in itertools.zip_longest(self._jobs, log_sizes):
             job.log_size = math.nan if size is None else size
         self._call.threads, self._call.scale = loader.thread_count(), scale
         abi.call("whiten", self._call, self._dtype)
+        self._held, self._has_kappas = [], False
         lost = {k for k, r in enumerate(self.results) if isinstance(r, Outer) and self._jobs[k].least < _LEAST}
         return lost, {k for k, job in enumerate(self._jobs) if job.is_sized}
 

@@ -15,6 +15,7 @@ from torch.overrides import resolve_name
 _PREFIXES = ("torch.nn.functional.", "torch.functional.", "torch.Tensor.", "torch._C._nn.", "torch._VF.", "torch.")
 _RENAMED = {
     "torch.spmm": "mm",  # what torch says of mm
+    "torch.dsmm": "mm",
     "torch.Tensor.cpu": "to",
     "torch.Tensor.cuda": "to",
     # Two operations with one short name: one of them keeps a longer name.

@@ -150,6 +150,10 @@ class Structures:
                 if type(value) in _PLAIN:
                     yield k, name, value
 
+    def all(self) -> Iterator[Structure]:
+        """The structures that are remembered."""
+        return (structure for variants in self._variants.values() for structure in variants.known.values())
+
     def __len__(self) -> int:
         """How many structures are remembered."""
         return sum(len(v.known) for v in self._variants.values())

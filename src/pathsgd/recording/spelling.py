@@ -15,7 +15,6 @@ from torch.overrides import resolve_name
 _PREFIXES = ("torch.nn.functional.", "torch.functional.", "torch.Tensor.", "torch._C._nn.", "torch._VF.", "torch.")
 _RENAMED = {
     "torch.spmm": "mm",  # what torch says of mm
-    "torch.dsmm": "mm",
     "torch.Tensor.cpu": "to",
     "torch.Tensor.cuda": "to",
     # Two operations with one short name: one of them keeps a longer name.
@@ -76,6 +75,8 @@ def _canonical(name: str) -> str:
 def _quick_name(function: Callable[..., Any]) -> str | None:
     """What `torch.overrides.resolve_name` says of the usual functions; it lists all of torch first, once a process."""
     name = getattr(function, "__name__", "")
+    if name.endswith(("smm", "spmm", "saddmm")):  # several names of one function: torch's choice among them
+        return None
     if name == "__get__":  # of an attribute
         attribute = getattr(function, "__self__", None)
         of = getattr(attribute, "__name__", "")

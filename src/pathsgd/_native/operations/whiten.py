@@ -101,6 +101,8 @@ class Whitening:
     lines: Lines
     last: Tensor | Outer | None = None
     """An earlier result that nobody needs any more; it is written over where it fits."""
+    in_place: bool = False
+    """Whether the result may take the place of kappa, where their types agree: nobody needs kappa any more."""
     out_side: Tensor | None = None
     """What nodes say to the edges of this parameter that enter them, where it is not what they say to all."""
 
@@ -167,11 +169,13 @@ class Whiten:
         places = [[t.data_ptr() for t in _tensors(w.kappa)] for w in wanted]
         taken = [[at for at in (job.kappa, job.column_kappa) if at is not None] for job in self._jobs]
         # A kappa that had to be written out, or nodes with more to say than `sides`: prepared anew each time.
-        self._may_serve = places == taken and all(w.out_side is None for w in wanted)
+        # So are kappas whose places the results have taken.
+        kept = all(w.out_side is None and not _may_overwrite(w, dtype) for w in wanted)
+        self.may_serve = places == taken and kept
 
     def serves(self, kappas: Sequence[Tensor | Outer], sides: tuple[Tensor, Tensor] | None) -> bool:
         """Put these in the places of the kappas where they have their types and sizes; False if they have not."""
-        if not self._may_serve or (None if sides is None else len(sides[0])) != self._nodes:
+        if not self.may_serve or (None if sides is None else len(sides[0])) != self._nodes:
             return False
         if self._at != [t.data_ptr() for t in self._rooms]:
             return False
@@ -227,7 +231,7 @@ def _prepare(
         nodes = None if w.out_side is None else address(w.out_side, torch.float64, count), *lines.places
         varies = lines.varies
     if isinstance(kappa, Tensor) and 1 not in kappa.shape:
-        to = _room(w.last, (lines.rows, lines.columns), dtype)
+        to = kappa if _may_overwrite(w, dtype) else _room(w.last, (lines.rows, lines.columns), dtype)
         place = _place(kappa, lines.rows, lines.columns, held)
         is_double = kappa.dtype is torch.float64
         return (lines.rows, lines.columns, lines.repeat, _MATRIX, is_double, place, None, *nodes, to.data_ptr()), to
@@ -245,6 +249,11 @@ def _prepare(
         return (*job, result.rows.data_ptr(), result.columns.data_ptr()), result
     to = _room(last[0], (rows, columns), dtype)
     return (*job, *((None, to.data_ptr()) if wide else (to.data_ptr(), None))), to
+
+
+def _may_overwrite(w: Whitening, dtype: torch.dtype) -> bool:
+    kappa = w.kappa
+    return w.in_place and isinstance(kappa, Tensor) and kappa.dtype is dtype and kappa.is_contiguous()
 
 
 def _factors(kappa: Tensor | Outer) -> tuple[Tensor | None, Tensor | None]:

@@ -73,7 +73,7 @@ def test_a_pass_that_leaves_a_part_out_measures_it_again(monkeypatch: pytest.Mon
         freed, freeing = trained(MAKE["adam"], which, 1, monkeypatch)
         assert let_go(freeing) == 0  # two structures: all is kept
         for a, b in zip(kept.parameters(), freed.parameters()):
-            torch.testing.assert_close(a, b, rtol=0.02, atol=1e-4)
+            torch.testing.assert_close(a, b, rtol=0.02, atol=1e-3)
 
 
 def test_a_state_without_its_metric_is_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

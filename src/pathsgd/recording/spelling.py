@@ -75,7 +75,8 @@ def _canonical(name: str) -> str:
 def _quick_name(function: Callable[..., Any]) -> str | None:
     """What `torch.overrides.resolve_name` says of the usual functions; it lists all of torch first, once a process."""
     name = getattr(function, "__name__", "")
-    if name.endswith(("smm", "spmm", "saddmm")):  # several names of one function: torch's choice among them
+    # Several names of one function: torch's choice among them.
+    if name.endswith(("smm", "spmm", "saddmm")) or (name.startswith("_") and not name.startswith("__")):
         return None
     if name == "__get__":  # of an attribute
         attribute = getattr(function, "__self__", None)

@@ -104,16 +104,17 @@ def scan_passes(case: Case) -> Callable[[], None]:
     w_in, w_rec = torch.rand(sizes.hidden, sizes.inputs) - 0.5, torch.empty(sizes.hidden, sizes.hidden)
     w_rec.normal_(0, (2 / sizes.hidden) ** 0.5)
     weights = [w.requires_grad_() for w in (w_in, w_rec, torch.zeros(sizes.hidden))]
-    start = torch.zeros(sizes.batch, sizes.hidden)
 
     def forward(x: Tensor, w_in: Tensor, w_rec: Tensor, bias: Tensor) -> Tensor:
         def turn(h: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
             h = torch.relu(u + h @ w_rec.t())
             return h, h.clone()
 
-        return scan(turn, start, x @ w_in.t() + bias, dim=0)[0]
+        last, _ = scan(turn, torch.zeros(x.shape[1], len(bias)), x @ w_in.t() + bias, dim=0)
+        return last
 
-    compiled = torch.compile(forward)
+    torch._dynamo.reset()
+    compiled = torch.compile(forward, fullgraph=True)
 
     def step() -> None:
         for w in weights:

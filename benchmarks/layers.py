@@ -1,4 +1,4 @@
-"""The recurrent layer alone, forward and backward: torch.nn.RNN, pathsgd.nn.RNN, oneDNN's RNN and torch's compiled scan.
+"""The recurrent layer alone, forward and backward: torch.nn.RNN, pathsgd.nn.RNN, oneDNN and a scan that torch compiles.
 
     python benchmarks/layers.py [--cases A100 deep packed] [--seconds 4] [--no-onednn] [--no-scan] [--json FOLDER]
 
@@ -159,9 +159,7 @@ def onednn_seconds(case: Case, seconds: float) -> float:
     sizes = SETTINGS[case.setting]
     numbers = (sizes.hidden, sizes.steps, sizes.batch, sizes.inputs, case.layers, case.directions, seconds)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [str(onednn_program()), *map(str, numbers)], capture_output=True, text=True, env=environment
-    )
+    done = subprocess.run([str(onednn_program()), *map(str, numbers)], capture_output=True, text=True, env=environment)
     if done.returncode:
         raise Unavailable(f"oneDNN: {(done.stderr or 'failed').splitlines()[-1][:150]}")
     return float(done.stdout)

@@ -18,7 +18,9 @@ class Heads(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU())
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU()
+        )
         self.heads = nn.ModuleList([nn.Conv2d(6, 5, 3, bias=False), nn.Conv2d(6, 5, 2, bias=False)])
         self.out, self.which = nn.Linear(5, 2), 0
 

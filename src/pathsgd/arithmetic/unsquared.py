@@ -36,7 +36,12 @@ class Unsquared:
     def of(self, x: Scaled, *, turned: bool = False) -> Scaled:
         """W^2 x; turned, (W^2)^T x, of which there is no kappa1."""
         x = x.with_one_scale()
-        return Scaled(_Product.apply(x.mantissa, self.anchor, self, turned), x.log_scale).normalized()
+        if self.wanted or x.mantissa.requires_grad:
+            through = _Product.apply(x.mantissa, self.anchor, self, turned)
+        else:  # nobody will ask for a derivative
+            through = _applied(self.weight, x.mantissa.reshape(-1).contiguous(), turned=turned)
+            through = through.view(*x.shape[:-1], -1)
+        return Scaled(through, x.log_scale).normalized()
 
     def kappa1(self) -> Outer:
         """The derivative in W^2; zero if W leads to no output."""

@@ -103,7 +103,8 @@ def _by_kernel(net: StackNet, parameters: Mapping[str, Tensor], root: float | No
     back = None
     if embedded is not None:
         lowest = [(parameters[s.cell.w_in], s.into.double()) for s in found if s.w_in is None]
-        back = sum(squared_products(w, None, into, into=False)[1] for w, into in lowest)  # type: ignore[misc]
+        products = [squared_products(w, None, into, into=False)[1] for w, into in lowest]
+        back = reduce(torch.add, [product for product in products if product is not None])
     kappa, flow = _by_name(net, found, sums.out, embedded, back, dtype)
     log_scale = (net.steps - 1) * math.log(root)
     if net.b_out is not None:

@@ -32,7 +32,6 @@ from pathsgd.recording.inputs import Call, call_of
 from pathsgd.recording.record import Output
 from pathsgd.tape import Recording
 
-
 _ONE = torch.ones((), dtype=torch.float64)
 
 

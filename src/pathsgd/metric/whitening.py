@@ -178,7 +178,8 @@ def whitenings(
     log_sizes = log_sizes or {}
     is_paper = isinstance(metric, PaperMetric)
     scale = math.exp(min(log_unit - measured.log_scale, 709.0)) if is_paper else 1.0  # e^709: the largest in float64
-    sides = None if isinstance(metric, PaperMetric) else _Sides.of(measured, parameters, metric.rho)
+    is_free = measured.free is None or bool(measured.free)  # without free parameters nobody asks the units
+    sides = None if isinstance(metric, PaperMetric) or not is_free else _Sides.of(measured, parameters, metric.rho)
     prepared = last.prepared if isinstance(last, Whitenings) else None
     made = prepared.again(measured, parameters, dtype, sides, scale, log_sizes) if prepared is not None else None
     if made is None:

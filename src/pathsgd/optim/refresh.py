@@ -163,9 +163,7 @@ class Refresh:
         seen = inputs.get_agreed(self.geometry)
         # Under a metric of ours, what no rescaling changes has K = 1 whatever its kappa.
         free_only = isinstance(self.metric, Metric)
-        measured = self.measure(
-            inputs, parts[0].states[0].get("root"), parameters, also, seen, free_only=free_only
-        )
+        measured = self.measure(inputs, parts[0].states[0].get("root"), parameters, also, seen, free_only=free_only)
         if self.counts_from_start and first.get("log_unit") is None:
             first["log_unit"] = measured.log_scale
         log_unit = first["log_unit"] if self.counts_from_start else 0.0

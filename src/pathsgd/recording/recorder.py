@@ -216,7 +216,7 @@ class Recorder(Watcher):
             return self.__torch_function__(same[0], (), same[1])
         target = self._target(name, args, kwargs) if spelling.changes_its_operand(func, name, args, kwargs) else None
         args, kwargs = spelling.uniform_arguments(args, kwargs)
-        values, named = map_leaves(self.value_of, self._settled(rule, name, args, kwargs))
+        values, named = map_leaves(lambda a: self.value_of(a), self._settled(rule, name, args, kwargs))
         try:
             values = rule.rewrite(*values)
             _check_call(rule, len(values), tuple(named))
@@ -306,9 +306,11 @@ class Recorder(Watcher):
             self._use(origin)
             return a
 
-        args, kwargs = map_leaves(settle, (args, kwargs))
+        args, kwargs = map_leaves(lambda a: settle(a), (args, kwargs))
         constants = self._multiplied_inputs(rule, args, kwargs)
-        return map_leaves(lambda a: a.known if id(a) in constants else a, (args, kwargs)) if constants else (args, kwargs)
+        return (
+            map_leaves(lambda a: a.known if id(a) in constants else a, (args, kwargs)) if constants else (args, kwargs)
+        )
 
     def _multiplied_inputs(self, rule: Rule, args: Any, kwargs: Any) -> set[int]:
         """Ids of the tensors made of inputs that are multiplied with values of units."""

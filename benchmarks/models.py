@@ -235,6 +235,7 @@ def peak_memory(name: str, optimiser: str, pages: str) -> float:
 def print_peak(name: str, optimiser: str, pages: str) -> None:
     torch.set_num_threads(1)
     if pages == "read":
+        pathsgd.nn.backend()  # the kernels' library is there then
         read_all_pages()
     before = largest_memory()
     model, x = MODELS[name][1]()

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import copy
 import ctypes
+import gc
 import json
 import statistics
 import subprocess
@@ -237,6 +238,7 @@ def print_peak(name: str, optimiser: str, pages: str) -> None:
     if pages == "read":
         pathsgd.nn.backend()  # the kernels' library is there then
         read_all_pages()
+    start_anew()
     before = largest_memory()
     model, x = MODELS[name][1]()
     step = step_of(model, x, OPTIMISERS[optimiser](model))
@@ -250,6 +252,13 @@ def largest_memory() -> float:
     # Not getrusage: what it says of a process begins with what its parent had.
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(peak.split()[1]) / 1024
+
+
+def start_anew() -> None:
+    """Give back what malloc keeps for later, and forget what the largest memory was."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def read_all_pages() -> None:

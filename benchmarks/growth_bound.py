@@ -36,9 +36,9 @@ def main() -> None:
     trainer = Trainer(spec, spec.task.prepare(None))
     inside, whole_call = [0.0], growth.bound_parts_
 
-    def timed(*arguments: Any) -> Any:
+    def timed(*arguments: Any, **options: Any) -> Any:
         begun = time.process_time()
-        result = whole_call(*arguments)
+        result = whole_call(*arguments, **options)
         inside[0] += time.process_time() - begun
         return result
 

@@ -1,19 +1,25 @@
 """A training step of PathAdam at its defaults against torch.optim.Adam's, on models of every kind.
 
-    python benchmarks/models.py [--models mlp resnet18] [--seconds 8] [--json FILE] [--page]
+    python benchmarks/models.py [--models mlp resnet18] [--seconds 8] [--only time] [--json FILE] [--page]
 
 Columns: Adam's step in milliseconds; PathAdam's over it with the metric measured at every step, and at every tenth;
-PathAdam's first step over one of Adam's; the largest memory of a process that trains with PathAdam over that of one
-that trains with Adam (processes of their own, what Python and torch take themselves left out). One thread, denormals
-flushed, methods take turns. --page puts the record's table into docs/performance.md; --compare says which ratios have
-moved since the record.
+PathAdam's first step over one of Adam's; the largest memory that training with PathAdam takes over that with Adam, in
+processes of their own, what was there before the model left out. Of that there are two: `memory` is what a process
+allocates, all pages of the libraries' files having been read before; `with code` has those pages, too, as far as the
+three steps are the first to need them: the machine code of torch's operations, which all processes share. One thread,
+denormals flushed, methods take turns, medians of RUNS processes. --page puts the record's table into
+docs/performance.md; --compare says which ratios have moved since the record; --only measures one half of the columns
+and keeps the record's other half.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import ctypes
+import gc
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -30,6 +36,8 @@ HERE = Path(__file__).parent
 RECORD, PAGE = HERE / "records" / "models.json", HERE.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- benchmark models -->\n", "<!-- end of benchmark -->\n"
 MOVED = 0.10  # by so much of itself a ratio must differ to be reported
+RUNS = 3  # processes whose memory is measured: how malloc fits things differs from one to the next
+READ_ALL = 22  # MADV_POPULATE_READ
 Made = tuple[nn.Module, Tensor]
 
 
@@ -181,8 +189,8 @@ def step_of(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer) -> Ca
     return step
 
 
-def measured(name: str, seconds: float) -> dict[str, float]:
-    """The ratios of one model."""
+def times(name: str, seconds: float) -> dict[str, float]:
+    """How long the steps of one model take."""
     torch.manual_seed(0)
     model, x = MODELS[name][1]()
     steps = {}
@@ -197,44 +205,82 @@ def measured(name: str, seconds: float) -> dict[str, float]:
             first = time.perf_counter() - before
     taken = interleaved(steps, seconds)
     adam = taken["adam"]
-    memory = {key: peak_memory(name, key) for key in ("none", "adam", "path")}
     return {
         "adam_ms": 1e3 * adam,
         "path": taken["path"] / adam,
         "path_10": taken["path_10"] / adam,
         "first": first / adam,
-        "memory": (memory["path"] - memory["none"]) / (memory["adam"] - memory["none"]),
     }
 
 
-def peak_memory(name: str, optimiser: str) -> float:
-    """Largest memory of a process that makes three steps, in MB; of one that makes none, for "none"."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--peak", name, optimiser], capture_output=True, text=True, check=True
-    )
-    return float(done.stdout)
+def memories(name: str) -> dict[str, float]:
+    """How much memory one model takes."""
+    found = {}
+    for column, pages in (("memory", "read"), ("memory_with_code", "unread")):
+        adam, path = (
+            statistics.median(peak_memory(name, optimiser, pages) for _ in range(RUNS))
+            for optimiser in ("adam", "path")
+        )
+        found[column] = path / adam
+        if pages == "read":
+            found["adam_mb"] = adam
+    return found
 
 
-def print_peak(name: str, optimiser: str) -> None:
+def peak_memory(name: str, optimiser: str, pages: str) -> float:
+    """By how many MB the memory of a process grows that makes three steps."""
+    command = [sys.executable, __file__, "--peak", name, optimiser, pages]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def print_peak(name: str, optimiser: str, pages: str) -> None:
     torch.set_num_threads(1)
-    if optimiser != "none":
-        model, x = MODELS[name][1]()
-        step = step_of(model, x, OPTIMISERS[optimiser](model))
-        for _ in range(3):
-            step()
+    if pages == "read":
+        pathsgd.nn.backend()  # the kernels' library is there then
+        read_all_pages()
+    start_anew()
+    before = largest_memory()
+    model, x = MODELS[name][1]()
+    step = step_of(model, x, OPTIMISERS[optimiser](model))
+    for _ in range(3):
+        step()
+    print(largest_memory() - before)
+
+
+def largest_memory() -> float:
+    """Of this process so far, in MB."""
     # Not getrusage: what it says of a process begins with what its parent had.
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    print(int(peak.split()[1]) / 1024)
+    return int(peak.split()[1]) / 1024
+
+
+def start_anew() -> None:
+    """Give back what malloc keeps for later, and forget what the largest memory was."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def read_all_pages() -> None:
+    """Have all pages of the files that this process maps in memory, its libraries above all."""
+    system = ctypes.CDLL(None)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, rights, *_, last = line.split()
+        if last.startswith("/") and rights.startswith("r"):
+            begin, end = (int(number, 16) for number in place.split("-"))
+            system.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), READ_ALL)
 
 
 def table(record: dict[str, dict[str, dict[str, float]]]) -> str:
     """The record as the page has it."""
     lines = [
-        "| model | Adam, ms | every step | every tenth | first step | memory |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| model | Adam, ms | every step | every tenth | first step | memory | with code |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, r in record["models"].items():
-        cells = f"{r['adam_ms']:.1f} | {r['path']:.2f} | {r['path_10']:.2f} | {r['first']:.1f} | {r['memory']:.2f}"
+        formats = {"adam_ms": ".1f", "path": ".2f", "path_10": ".2f", "first": ".1f"}
+        formats |= {"memory": ".2f", "memory_with_code": ".2f"}
+        cells = " | ".join(format(r[key], digits) if key in r else "" for key, digits in formats.items())
         lines.append(f"| {MODELS[name][0]} | {cells} |")
     return "\n" + "\n".join(lines) + "\n\n"
 
@@ -244,8 +290,8 @@ def moved(old: dict[str, dict[str, float]], new: dict[str, dict[str, float]]) ->
     return [
         f"{name}: {key} {old[name][key]:.2f} -> {new[name][key]:.2f}"
         for name in new
-        for key in ("path", "path_10", "first", "memory")
-        if name in old and abs(new[name][key] / old[name][key] - 1) > MOVED
+        for key in ("path", "path_10", "first", "memory", "memory_with_code")
+        if name in old and key in old[name] and key in new[name] and abs(new[name][key] / old[name][key] - 1) > MOVED
     ]
 
 
@@ -256,7 +302,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=RECORD, help="the record to write, or to compare with")
     parser.add_argument("--compare", action="store_true", help="only say what has moved since the record")
     parser.add_argument("--page", action="store_true", help="only put the record's table into the page")
-    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--only", choices=("time", "memory"), help="one half of the columns")
+    parser.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peak:
         print_peak(*options.peak)
@@ -267,14 +314,20 @@ def main() -> None:
         torch.set_flush_denormal(True)
         found = {}
         for name in options.models:
-            found[name] = measured(name, options.seconds)
+            found[name] = {
+                **(times(name, options.seconds) if options.only != "memory" else {}),
+                **(memories(name) if options.only != "time" else {}),
+            }
             print(name, {key: round(value, 3) for key, value in found[name].items()}, flush=True)
         if options.compare:
             print("\n".join(moved(known["models"], found)) or "nothing has moved")
             return
-        together = {**known["models"], **found}
+        old = known["models"]
+        together = {**old, **{name: {**old.get(name, {}), **new} for name, new in found.items()}}
         known = {"machine": machine(), "threads": 1, "models": {n: together[n] for n in MODELS if n in together}}
         options.json.write_text(json.dumps(known, indent=1) + "\n")
+        if options.json != RECORD:  # the page shows the record
+            return
     page = PAGE.read_text()
     before, rest = page.split(BEGIN)
     PAGE.write_text(before + BEGIN + table(known) + END + rest.split(END, 1)[1])

@@ -121,21 +121,31 @@ def interpret(recording: Recording, known: dict[Value, T], carry: Callable[[Step
     return known
 
 
+_BRANCHES = frozenset({tuple, list, dict})
+
+
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     """function of every leaf of an operation's arguments, which are plain tuples, lists and dicts of leaves."""
-    if type(tree) is tuple:
-        return tuple([map_leaves(function, branch) for branch in tree])
-    if type(tree) is list:
-        return [map_leaves(function, branch) for branch in tree]
-    if type(tree) is dict:
-        return {key: map_leaves(function, branch) for key, branch in tree.items()}
-    return function(tree)
+    kind = type(tree)
+    if kind not in _BRANCHES:
+        return function(tree)
+    # Leaves are met here, not by one more call each: to record a long loop is to walk through thousands of these.
+    if kind is dict:
+        return {k: map_leaves(function, b) if type(b) in _BRANCHES else function(b) for k, b in tree.items()}
+    mapped = [map_leaves(function, b) if type(b) in _BRANCHES else function(b) for b in tree]
+    return tuple(mapped) if kind is tuple else mapped
 
 
 def leaves(tree: Any) -> list[Any]:
     """The leaves that `map_leaves` would meet."""
     met: list[Any] = []
-    map_leaves(met.append, tree)
+    if type(tree) not in _BRANCHES:
+        return [tree]
+    for branch in tree.values() if type(tree) is dict else tree:
+        if type(branch) in _BRANCHES:
+            met.extend(leaves(branch))
+        else:
+            met.append(branch)
     return met
 
 

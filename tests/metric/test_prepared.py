@@ -96,6 +96,9 @@ def test_the_border_looks_at_every_kappa_again() -> None:
     assert not call.serves([Outer(kappa[:, :1].contiguous(), kappa[:1])], None)
     assert not call.serves([kappa.to("meta")], None)
     assert not call.serves([kappa], sides)
+    call.run(None, 1.0)
+    with pytest.raises(RuntimeError, match="have been used"):
+        call.run(None, 1.0)
     call.results[0].untyped_storage().resize_(0)  # type: ignore[union-attr]
     assert not call.serves([kappa], None)
 

@@ -51,6 +51,8 @@ def test_one_factor_gives_the_size(
     torch.testing.assert_close(
         found, expected, rtol=1e-5 if dtype is torch.float32 else 1e-12, atol=torch.finfo(dtype).tiny
     )
+    if not call.serves([kappa], None):  # it was written out
+        return
     assert call.run(None, 1.0)[1] == set()  # once more without a size
     torch.testing.assert_close(dense(results[0]).double(), plain, rtol=1e-6, atol=0)
 

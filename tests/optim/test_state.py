@@ -77,9 +77,9 @@ def counted(optimizer):
     """The steps at which the optimiser measures, from now on."""
     measure, calls = optimizer._refresh.measure, []
 
-    def counting(*arguments):
+    def counting(*arguments, **options):
         calls.append(None)
-        return measure(*arguments)
+        return measure(*arguments, **options)
 
     optimizer._refresh.measure = counting
     return calls

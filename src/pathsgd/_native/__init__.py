@@ -23,6 +23,7 @@ from pathsgd._native.operations.spectral_norm import spectral_norm
 from pathsgd._native.operations.squared_products import squared_products
 from pathsgd._native.operations.squared_sequences import squared_sequences
 from pathsgd._native.operations.squares import squares
+from pathsgd._native.operations.stack_sums import StackSums, stack_sums
 from pathsgd._native.operations.update import Update
 from pathsgd._native.operations.whiten import Lines, Outer, Whiten, Whitening, dense, whiten, whiten_and_keep
 
@@ -39,6 +40,7 @@ __all__ = [
     "Operands",
     "Outer",
     "PlainSums",
+    "StackSums",
     "Update",
     "UpdateRule",
     "Whiten",
@@ -63,6 +65,7 @@ __all__ = [
     "squared_products",
     "squared_sequences",
     "squares",
+    "stack_sums",
     "walk",
     "whiten",
     "whiten_and_keep",

@@ -126,8 +126,7 @@ def strongest(f: Map, starts: int = 64, iterations: int = 240) -> tuple[Tensor, 
     The growth is the mean over the second half of the iterations. It is the rate if one of the starts finds the
     direction and has converged.
     """
-    rays = torch.stack([f.start(number) for number in range(starts)])
-    rays, logs = iterated(f, rays, iterations)
+    rays, logs = iterated(f, f.starts(0, starts), iterations)
     logs = logs[iterations - iterations // 2 :]
     rates = torch.where((rays > 0).any(1), logs.mean(0).exp(), 0.0)
     # Many starts find the same direction, or members of one cycle: the first, not the one that rounding favours.
@@ -136,21 +135,22 @@ def strongest(f: Map, starts: int = 64, iterations: int = 240) -> tuple[Tensor, 
 
 
 def iterated(f: Map, rays: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """`iterate` of hundreds of iterations: the scales are taken into the matrix once, logarithms at the end."""
+    """`iterate` of hundreds of iterations: scales taken into the matrix once, logarithms at the end, no new memory."""
     balanced = (f.weight * f.scale / f.scale[:, None]).t().contiguous()
     is_plain = isinstance(f.keep, float) and isinstance(f.gain, float) and (f.keep, f.gain) == (0.0, 1.0)
-    lengths = []
-    for _ in range(iterations):
-        image = rays @ balanced
+    lengths = rays.new_empty(iterations, len(rays))
+    image, rays, tiny = torch.empty_like(rays), rays.clone(), torch.finfo(rays.dtype).tiny
+    for length, column in zip(lengths, lengths[:, :, None]):
+        torch.mm(rays, balanced, out=image)
         if is_plain:
-            image = image.clamp_(min=0)
+            image.clamp_(min=0)
         elif f.inside:
-            image = (f.keep * rays + f.gain * image).clamp_(min=0)
+            torch.clamp(f.keep * rays + f.gain * image, min=0, out=image)
         else:
-            image = f.keep * rays + f.gain * image.clamp_(min=0)
-        lengths.append(positive(image.sum(1)))
-        rays = image.div_(lengths[-1][:, None])
-    return rays, torch.stack(lengths).log()
+            torch.add(f.keep * rays, f.gain * image.clamp_(min=0), out=image)
+        torch.sum(image, 1, out=length).clamp_(min=tiny)
+        rays, image = image.div_(column), rays
+    return rays, lengths.log()
 
 
 def upper_bound(f: Map, iterations: int = 100) -> Tensor:

@@ -4,7 +4,8 @@
 
 A matrix that one step of the net applies to one row is read twice and nothing else: kappa1 stays the two vectors that
 it is the outer product of. In float64, whatever the matrix: what is squared comes from memory once, so wider numbers
-cost nothing. A matrix that is spread over processes is gathered for each of the two.
+cost nothing. Where nobody wants kappa1 the net may use the matrix at many places, turned round (x W) or not. A matrix
+that is spread over processes is gathered for each product.
 """
 
 from __future__ import annotations
@@ -20,23 +21,29 @@ from pathsgd.arithmetic.spread import whole
 
 
 class Unsquared:
-    """A matrix W (n, m) in float32 on the CPU that is used once.
+    """A matrix W (n, m) in float32 on the CPU that is used once, or whose kappa1 is not wanted.
 
+    wanted: whether kappa1 is.
     anchor: what autograd is to differentiate in, so that `left` becomes known.
     entered, through, left: x, y and the derivative in y, once there has been a pass forth and one back.
     """
 
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = weight.detach()
-        self.anchor = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    def __init__(self, weight: Tensor, *, wanted: bool = True) -> None:
+        self.weight, self.wanted = weight.detach(), wanted
+        self.anchor = torch.zeros((), dtype=torch.float64, requires_grad=wanted)
         self.entered: Tensor | None = None
         self.through: Tensor | None = None
         self.left: Tensor | None = None
 
-    def of(self, x: Scaled) -> Scaled:
-        """W^2 x."""
+    def of(self, x: Scaled, *, turned: bool = False) -> Scaled:
+        """W^2 x; turned, (W^2)^T x, of which there is no kappa1."""
         x = x.with_one_scale()
-        return Scaled(_Product.apply(x.mantissa, self.anchor, self), x.log_scale).normalized()
+        if self.wanted or x.mantissa.requires_grad:
+            through = _Product.apply(x.mantissa, self.anchor, self, turned)
+        else:  # nobody will ask for a derivative
+            through = _applied(self.weight, x.mantissa.reshape(-1).contiguous(), turned=turned)
+            through = through.view(*x.shape[:-1], -1)
+        return Scaled(through, x.log_scale).normalized()
 
     def kappa1(self) -> Outer:
         """The derivative in W^2; zero if W leads to no output."""
@@ -52,19 +59,33 @@ class Unsquared:
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, anchor: Tensor, matrix: Unsquared) -> Tensor:
-        matrix.entered = x.detach().reshape(-1).contiguous()
-        matrix.through, _ = squared_products(whole(matrix.weight), matrix.entered, out=False)
-        ctx.matrix, ctx.shape = matrix, x.shape
-        assert matrix.through is not None
-        return matrix.through.clone().view(*x.shape[:-1], -1)
+    def forward(ctx: Any, x: Tensor, anchor: Tensor, matrix: Unsquared, turned: bool) -> Tensor:
+        entered = x.detach().reshape(-1).contiguous()
+        through = _applied(matrix.weight, entered, turned=turned)
+        ctx.matrix, ctx.shape, ctx.turned = matrix, x.shape, turned
+        if matrix.wanted:
+            assert not turned
+            matrix.entered, matrix.through = entered, through
+            through = through.clone()
+        return through.view(*x.shape[:-1], -1)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, None]:
-        matrix = ctx.matrix
-        matrix.left = grads[0].reshape(-1).contiguous()
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        matrix, left = ctx.matrix, grads[0].reshape(-1).contiguous()
+        if matrix.wanted:
+            matrix.left = left
         back = None
         if ctx.needs_input_grad[0]:
-            back = squared_products(whole(matrix.weight), None, matrix.left, into=False)[1]
-            back = None if back is None else back.view(ctx.shape)
-        return back, torch.zeros_like(matrix.anchor), None
+            back = _applied(matrix.weight, left, turned=not ctx.turned).view(ctx.shape)
+        return back, torch.zeros_like(matrix.anchor) if matrix.wanted else None, None, None
+
+
+def _applied(weight: Tensor, x: Tensor, *, turned: bool) -> Tensor:
+    """W^2 x, or (W^2)^T x."""
+    weight = whole(weight)
+    if turned:
+        result = squared_products(weight, None, x, into=False)[1]
+    else:
+        result = squared_products(weight, x, out=False)[0]
+    assert result is not None
+    return result

@@ -21,11 +21,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pathsgd._native import Outer, linear_sweep
+from pathsgd._native import Outer, linear_sweep, squared_products, stack_sums
 from pathsgd.arithmetic.perron import perron_root
 from pathsgd.closed_form.kappa import FLOAT32_STEPS
 from pathsgd.closed_form.match import Cell, StackNet
@@ -64,10 +65,59 @@ def kappa1(net: StackNet, parameters: Mapping[str, Tensor], root: float | None =
     dtypes = [torch.float32, torch.float64] if is_single and net.steps <= FLOAT32_STEPS else [torch.float64]
     for guess in [None] if root is None or len(net.layers[0]) > 1 else [root, None]:
         for dtype in dtypes:
-            found = _Passes(net, parameters, guess, dtype).kappa1()
-            if found is not None:
+            found = _by_kernel(net, parameters, guess, dtype)
+            if not isinstance(found, StackKappa) and found is not _OUT_OF_RANGE:
+                found = _Passes(net, parameters, guess, dtype).kappa1()
+            if isinstance(found, StackKappa):
                 return found
     return None
+
+
+_OUT_OF_RANGE = object()
+
+
+def _by_kernel(net: StackNet, parameters: Mapping[str, Tensor], root: float | None, dtype: torch.dtype) -> Any:
+    """The same as `_Passes` in one native call; None where there is none for these tensors."""
+    if parameters[net.w_out].dtype is not dtype:
+        return None
+    if len(net.layers[0]) > 1:
+        root = 1.0
+    elif root is None:
+        matrices = (parameters[cell.w_rec].double().square() for (cell,) in net.layers)
+        root = max(1.0, *map(perron_root, matrices))
+    embedded = None if net.embedding is None else squared_products(parameters[net.embedding], into=False)[1]
+    unused = _unused(net)
+    sums = stack_sums(
+        [[_weights(parameters, cell) for cell in layer] for layer in net.layers],
+        parameters[net.w_out], None if net.b_out is None else parameters[net.b_out], embedded, net.steps, net.reads,
+        1 / root, [cell.w_rec in unused for cell in net.layers[-1]], (_LEAST, _MOST),
+    )  # fmt: skip
+    if sums is None:
+        return None
+    if not _LEAST < sums.gamma_sq < _MOST or not sums.largest < _LARGEST[dtype]:
+        return _OUT_OF_RANGE
+    if dtype is torch.float32 and not _is_certain(net, sums.least, sums.largest, sums.gain, len(sums.cells[0].into)):
+        return _OUT_OF_RANGE
+    cells = [cell for layer in net.layers for cell in layer]
+    found = [_CellSums(cell, s.into, s.through, s.recurrent, s.w_in) for cell, s in zip(cells, sums.cells)]
+    back = None
+    if embedded is not None:
+        lowest = [(parameters[s.cell.w_in], s.into.double()) for s in found if s.w_in is None]
+        products = [squared_products(w, None, into, into=False)[1] for w, into in lowest]
+        back = reduce(torch.add, [product for product in products if product is not None])
+    kappa, flow = _by_name(net, found, sums.out, embedded, back, dtype)
+    log_scale = (net.steps - 1) * math.log(root)
+    if net.b_out is not None:
+        rows = net.steps if net.reads[0] is None else 1
+        share = rows * (1 / root) ** (net.steps - 1) / sums.gamma_sq
+        kappa[net.b_out] = torch.full((1,), share, dtype=torch.float64)
+    growth = root * sums.growth
+    next_root = max(1.0, growth) if 0 < growth < math.inf else root
+    return StackKappa(kappa, flow, math.log(sums.gamma_sq) + log_scale, next_root, dtype)
+
+
+def _weights(parameters: Mapping[str, Tensor], cell: Cell) -> tuple[Tensor, Tensor, list[Tensor]]:
+    return parameters[cell.w_in], parameters[cell.w_rec], [parameters[name] for name in cell.biases]
 
 
 @dataclass(frozen=True)
@@ -117,7 +167,12 @@ class _Passes:
             return None
         bases = [out, *(t for s in sums for t in (s.into, s.through, s.recurrent, s.w_in) if t is not None)]
         torch._foreach_mul_(bases, 1 / gamma_sq)
-        kappa, flow = self._by_name(sums, out)
+        embedded = self._embedded()
+        back = None
+        if embedded is not None:
+            lowest = [s for s in sums if s.w_in is None]
+            back = torch.stack([s.into @ self.squares[s.cell.w_in] for s in lowest]).sum(0)
+        kappa, flow = _by_name(net, sums, out, embedded, back, self.dtype)
         if net.b_out is not None:
             kappa[net.b_out] = torch.full((1,), rows * self.last_power / gamma_sq, dtype=torch.float64)
         log_gamma_sq = math.log(gamma_sq) + (net.steps - 1) * math.log(self.root)
@@ -219,40 +274,46 @@ class _Passes:
             gain *= max(1.0, *(float(self.squares[c.w_in].sum()) for c in layer))
         results = [out, *(s.into for s in sums), *(s.w_in for s in sums if s.w_in is not None)]
         if self.net.steps > 1:
-            results += [s.recurrent for s in sums if s.cell.w_rec not in self._unused()]
-        lost = (
-            torch.finfo(self.dtype).tiny
-            * max(1.0, largest) ** 2
-            * gain
-            * self.net.steps
-            * max(len(s.into) for s in sums)
-        )
-        return min(float(t.amin()) for t in results) > 1e12 * lost
+            results += [s.recurrent for s in sums if s.cell.w_rec not in _unused(self.net)]
+        least = min(float(t.amin()) for t in results)
+        return _is_certain(self.net, least, largest, gain, max(len(s.into) for s in sums))
 
-    def _unused(self) -> set[str]:
-        """The matrices that no path uses: those of directions that are read where they begin."""
-        begins = (0, self.net.steps - 1)
-        return {c.w_rec for d, c in enumerate(self.net.layers[-1]) if self.net.reads[d] == begins[d]}
 
-    def _by_name(self, sums: Sequence[_CellSums], out: Tensor) -> tuple[dict[str, Tensor | Outer], dict[str, Tensor]]:
-        """kappa1 and flow."""
-        kappa: dict[str, Tensor | Outer] = {self.net.w_out: out[None, :]}
-        flow = {s.cell.w_rec: s.through.double() for s in sums}
-        embedded, name, unused = self._embedded(), self.net.embedding, self._unused()
-        for s in sums:
-            if s.cell.w_rec not in unused:
-                kappa[s.cell.w_rec] = s.recurrent
-            kappa.update({bias: s.into for bias in s.cell.biases})
-            if s.w_in is not None:
-                kappa[s.cell.w_in] = s.w_in
-            else:
-                rows = s.into[:, None]
-                kappa[s.cell.w_in] = rows if embedded is None else Outer(rows, embedded[None, :])
-        if embedded is not None and name is not None:
-            lowest = [s for s in sums if s.w_in is None]
-            back = torch.stack([s.into @ self.squares[s.cell.w_in] for s in lowest]).sum(0)
-            kappa[name], flow[name] = back[None, :], (embedded * back).double()
-        return kappa, flow
+def _is_certain(net: StackNet, least: float, largest: float, gain: float, hidden: int) -> bool:
+    lost = torch.finfo(torch.float32).tiny * max(1.0, largest) ** 2 * gain * net.steps * hidden
+    return least > 1e12 * lost
+
+
+def _unused(net: StackNet) -> set[str]:
+    """The matrices that no path uses: those of directions that are read where they begin."""
+    begins = (0, net.steps - 1)
+    return {c.w_rec for d, c in enumerate(net.layers[-1]) if net.reads[d] == begins[d]}
+
+
+def _by_name(
+    net: StackNet,
+    sums: Sequence[_CellSums],
+    out: Tensor,
+    embedded: Tensor | None,
+    back: Tensor | None,
+    dtype: torch.dtype,
+) -> tuple[dict[str, Tensor | Outer], dict[str, Tensor]]:
+    """kappa1 and flow. embedded: what each input carries; back: its derivative; None for ones."""
+    kappa: dict[str, Tensor | Outer] = {net.w_out: out[None, :]}
+    flow = {s.cell.w_rec: s.through.double() for s in sums}
+    unused = _unused(net)
+    for s in sums:
+        if s.cell.w_rec not in unused:
+            kappa[s.cell.w_rec] = s.recurrent
+        kappa.update({bias: s.into for bias in s.cell.biases})
+        if s.w_in is not None:
+            kappa[s.cell.w_in] = s.w_in
+        else:
+            rows = s.into[:, None]
+            kappa[s.cell.w_in] = rows if embedded is None else Outer(rows, embedded[None, :].to(dtype))
+    if embedded is not None and back is not None and net.embedding is not None:
+        kappa[net.embedding], flow[net.embedding] = back[None, :].to(dtype), (embedded * back).double()
+    return kappa, flow
 
 
 def _squares(net: StackNet, parameters: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

@@ -35,6 +35,8 @@ from pathsgd.recording.record import Output
 from pathsgd.recording.sharded import gathered
 from pathsgd.tape import Recording
 
+_ONE = torch.ones((), dtype=torch.float64)
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -87,11 +89,13 @@ def measure(
     also: Sequence[Tensor] = (),
     frozen: Frozen | None = None,
     bare: Container[str] = (),
+    wanted: frozenset[str] | None = None,
 ) -> Measure:
     """The general route: one evaluation of the squared network and its backward pass.
 
     frozen: what need not be looked at again; only the kappa that is needed is measured then.
     bare: parameters whose kappa1 may come as an outer product or in float32.
+    wanted: parameters whose kappa is; None for all. A one stands for that of others which paths use.
     """
     if terms == "first" and _device(parameters).type != "cpu":
         quickly = _measure_at_once(recording, parameters, spaces, also)
@@ -99,11 +103,13 @@ def measure(
             return quickly
     places = spaces.places
     if frozen is None:
-        measured = Kappa(recording, parameters, [place.value for place in places.values()], bare=bare, relative=True)
+        at = [place.value for place in places.values()]
+        measured = Kappa(recording, parameters, at, wanted=wanted, bare=bare, relative=True)
     else:
         recording, places = frozen.live, {name: place for name, place in places.items() if name in frozen.wanted}
         at = [place.value for place in places.values()]
-        measured = Kappa(recording, parameters, at, frozen.sums(parameters), frozen.wanted, bare, relative=True)
+        asked = frozen.wanted if wanted is None else frozen.wanted & wanted
+        measured = Kappa(recording, parameters, at, frozen.sums(parameters), asked, bare, relative=True)
     total = measured.total
     empty = bool(total.mantissa == 0)
     weights = measured.evaluation.weights
@@ -112,6 +118,9 @@ def measure(
     first: dict[str, Tensor | Outer] = {n: _unscaled(k, weights[n].log_scale) for n, k in reached.items()}
     once = {n: found for n, found in measured.first_of_bare().items() if n in recording.reached}
     first.update({n: k for n, (k, _) in once.items()})
+    if wanted is not None:
+        others = recording.reached if frozen is None else recording.reached & frozen.wanted
+        first.update({n: _ONE for n in others - wanted})
     kappa = first
     if terms == "both":  # what is used once has none
         second = {n: _unscaled(k, weights[n].log_scale) for n, k in measured.second().items()}
@@ -215,6 +224,7 @@ class Geometry:
         parameters: dict[str, Tensor] | None = None,
         also: Sequence[Tensor] = (),
         dice: Dice | None = None,
+        free_only: bool = False,
     ) -> Measure:
         """The geometry at the current weights.
 
@@ -226,6 +236,7 @@ class Geometry:
         parameters: the model's, by name, where somebody has looked them up already.
         also: other numbers on the model's device that shall be read together with the measurement's own.
         dice: the state of the random generators before the forward pass that is meant.
+        free_only: kappa may be left out, a one in its place, where no rescaling changes the parameter.
         """
         parameters = self.parameters() if parameters is None else parameters
         known = self.structure(inputs, dice, parameters)
@@ -237,8 +248,10 @@ class Geometry:
             return _measure_of(found, known)
         if not isinstance(known.plain, PlainNet):
             frozen = None if exact or terms == "both" else known.frozen(parameters)
-            bare = () if exact else [n for n in known.bare if _is_plain(parameters[n])]
-            measured = measure(known.recording, parameters, known.spaces, terms, also, frozen, bare)
+            wanted = known.free if free_only and is_short else None
+            able = known.bare if wanted is None else known.bare | (known.in_rows - wanted)
+            bare = () if exact else [n for n in able if _is_plain(parameters[n])]
+            measured = measure(known.recording, parameters, known.spaces, terms, also, frozen, bare, wanted)
             return replace(measured, repeats=known.repeats, recurrences=known.recurrences, free=known.free)
         if _device(parameters).type == "cpu":
             first = closed_form.kappa1(known.plain, parameters, root, exact=exact)

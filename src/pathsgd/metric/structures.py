@@ -20,7 +20,7 @@ from pathsgd.passes.nodes import spaces_of
 from pathsgd.passes.recurrences import Recurrence, recurrences
 from pathsgd.passes.rolled import rolled
 from pathsgd.passes.sharing import repeats_along_paths
-from pathsgd.passes.squared import used_once
+from pathsgd.passes.squared import in_rows, used_once
 from pathsgd.recording.alike import alike
 from pathsgd.recording.dice import Dice
 from pathsgd.recording.inputs import Call, is_sparse, numbered_tensors, objects_in
@@ -50,6 +50,8 @@ class Structure:
     """The matrices that the net applies to its own results, by name."""
     bare: frozenset[str] = frozenset()
     """Parameters that are used once, in a way that needs no q."""
+    in_rows: frozenset[str] = frozenset()
+    """Matrices that need no q if nobody wants their kappa."""
     _frozen: dict[frozenset[str], Frozen] = field(default_factory=dict, repr=False)
 
     def frozen(self, parameters: Mapping[str, Tensor]) -> Frozen | None:
@@ -148,6 +150,10 @@ class Structures:
                 if type(value) in _PLAIN:
                     yield k, name, value
 
+    def all(self) -> Iterator[Structure]:
+        """The structures that are remembered."""
+        return (structure for variants in self._variants.values() for structure in variants.known.values())
+
     def __len__(self) -> int:
         """How many structures are remembered."""
         return sum(len(v.known) for v in self._variants.values())
@@ -173,7 +179,8 @@ class Structures:
         free = frozenset(name for name, edges in spaces.edges.items() if edges.free)
         repeated = {recurrence.name: recurrence for recurrence in recurrences(recording)}
         plain, repeats = match(recording), repeats_along_paths(recording)
-        return Structure(recording, spaces, plain, repeats, free, repeated, used_once(recording))
+        once, rows = used_once(recording), in_rows(recording)
+        return Structure(recording, spaces, plain, repeats, free, repeated, once, rows)
 
     def _record(self, call: Call, dice: Dice | None) -> Recording:
         if dice is None:

@@ -37,6 +37,8 @@ are rescaled, so neither does what is computed with the bound.
 """
 WhiteningOf = Tensor | Outer
 """1/sqrt(K) of one parameter: broadcastable to its shape, or an outer product that is."""
+LARGE = 1 << 18
+"""Numbers from which on a matrix is large."""
 _CPU = torch.device("cpu")
 _LARGEST = 1e150
 """Upper bound on 1/sqrt(K) in float64: its square is finite."""
@@ -179,7 +181,8 @@ def whitenings(
     log_sizes = log_sizes or {}
     is_paper = isinstance(metric, PaperMetric)
     scale = math.exp(min(log_unit - measured.log_scale, 709.0)) if is_paper else 1.0  # e^709: the largest in float64
-    sides = None if isinstance(metric, PaperMetric) else _Sides.of(measured, parameters, metric.rho)
+    is_free = measured.free is None or bool(measured.free)  # without free parameters nobody asks the units
+    sides = None if isinstance(metric, PaperMetric) or not is_free else _Sides.of(measured, parameters, metric.rho)
     prepared = last.prepared if isinstance(last, Whitenings) else None
     made = prepared.again(measured, parameters, dtype, sides, scale, log_sizes) if prepared is not None else None
     if made is None:
@@ -283,7 +286,7 @@ def _whiten(
             is_full = isinstance(made, Tensor) and made.shape == parameters[name].shape
             result[name] = parted(made, parameters[name]) if is_full else made  # type: ignore[arg-type]
         result.sized |= {names[k] for k in sized}
-        if call is not None and len(together) == 1 and alone is None:
+        if call is not None and call.may_serve and len(together) == 1 and alone is None:
             kinds, shapes = _kinds(parameters), _shapes(measured)
             result.prepared = _Prepared(measured.spaces, dtype, call, names, dict(result), kinds, shapes)
     return result
@@ -310,7 +313,13 @@ def _wanted(
         kappa = kappa.reshape(rows, -1)
     if isinstance(last, Tensor):
         last = last.view(len(last) if last.dim() and not flat else 1, -1) if last.is_contiguous() else None
-    return Whitening(kappa, lines, last, None if sides is None else sides.at_place(name, device))
+    out_side = None if sides is None else sides.at_place(name, device)
+    return Whitening(kappa, lines, last, is_large(kappa) and name in measured.mass and not measured.repeats, out_side)
+
+
+def is_large(values: WhiteningOf) -> bool:
+    """Whether a matrix is written out and so large that its memory counts: two of a net's kernels are too many."""
+    return isinstance(values, Tensor) and values.is_cpu and values.dim() > 0 and values.numel() >= LARGE
 
 
 def _as_parameter(root: WhiteningOf, shape: torch.Size, last: WhiteningOf | None) -> WhiteningOf:

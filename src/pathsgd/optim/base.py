@@ -260,6 +260,8 @@ class PathOptimizer(Optimizer):
             self.growth_rates = growth_bound.bound_parts_(
                 parts, self._refresh.recurrences(self._last), self.growth, is_measured=measured is not None
             )
+        if not is_elsewhere:
+            self._refresh.let_go(parts)
         return loss
 
     def state_dict(self) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from pathsgd.arithmetic.spread import is_sharded, own_like, own_part, spread_of
 SHAPED = ("whitening", "exp_avg", "exp_avg_sq", "momentum_buffer")
 """States that have the shape of their parameter."""
 _COUNTS = ("step", "age")
-_LARGEST_AGE = 1 << 40
+LARGEST_AGE = 1 << 40
+"""The age of a metric that must be measured before the next step, whatever `refresh_every` is."""
 
 
 def packed(state: Mapping[str, Any], p: Tensor) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def packed(state: Mapping[str, Any], p: Tensor) -> dict[str, Any]:
     if spread is not None:
         result |= {key: spread.joined(result[key], p) for key in SHAPED if key in result}
         if more.pop("growth_ratio", None) is not None:  # one process has only a part of it: it is measured again
-            result["age"] = _LARGEST_AGE
+            result["age"] = LARGEST_AGE
     file = io.BytesIO()
     torch.save({key: value.cpu() if isinstance(value, Tensor) else value for key, value in more.items()}, file)
     return result | {"more": base64.b64encode(file.getvalue()).decode() if more else ""}

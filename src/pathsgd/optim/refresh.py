@@ -18,11 +18,12 @@ from pathsgd._native import Outer, dense
 from pathsgd.arithmetic.spread import is_sharded, own_part
 from pathsgd.metric.absolute import is_blocked, log_sizes, resized
 from pathsgd.metric.choice import Metric, PaperMetric
-from pathsgd.metric.geometry import Geometry, Measure
+from pathsgd.metric.geometry import Geometry, Measure, measure
 from pathsgd.metric.gradients import refuse_unfit
 from pathsgd.metric.structures import Structure
-from pathsgd.metric.whitening import WhiteningOf, Whitenings, balancing_ratios, whitenings
+from pathsgd.metric.whitening import WhiteningOf, Whitenings, balancing_ratios, is_large, whitenings
 from pathsgd.optim.last_inputs import LastInputs
+from pathsgd.optim.loading import LARGEST_AGE
 from pathsgd.optim.parts import Part
 from pathsgd.optim.scale_free import ScaleFreeRows
 from pathsgd.passes.node_spaces import NodeSpaces
@@ -124,14 +125,17 @@ class Refresh:
         parameters: dict[str, Tensor] | None = None,
         also: Sequence[Tensor] = (),
         seen: tuple[Call, Dice | None] | None = None,
+        *,
+        free_only: bool = False,
     ) -> Measure:
         """The geometry at the current weights, as exact as a step needs it. seen: other inputs than the last."""
         call, dice = seen or (inputs.get(), inputs.dice)
         parameters = gathered(self.geometry.parameters()) if parameters is None else parameters
         with torch.enable_grad():  # kappa is a derivative; steps run without
             measured = self.geometry.measure(
-                call, self.terms, exact=False, root=root, parameters=parameters, also=also, dice=dice
-            )
+                call, self.terms, exact=False, root=root, parameters=parameters, also=also, dice=dice,
+                free_only=free_only,
+            )  # fmt: skip
         inputs.learn_from(self.geometry.structures)
         return measured
 
@@ -156,7 +160,9 @@ class Refresh:
             refuse_unfit(part.names, part.params, part.gradients())
         parameters = self.geometry.parameters()
         seen = inputs.get_agreed(self.geometry)
-        measured = self.measure(inputs, parts[0].states[0].get("root"), parameters, also, seen)
+        # Under a metric of ours, what no rescaling changes has K = 1 whatever its kappa.
+        free_only = isinstance(self.metric, Metric)
+        measured = self.measure(inputs, parts[0].states[0].get("root"), parameters, also, seen, free_only=free_only)
         if self.counts_from_start and first.get("log_unit") is None:
             first["log_unit"] = measured.log_scale
         log_unit = first["log_unit"] if self.counts_from_start else 0.0
@@ -170,12 +176,48 @@ class Refresh:
         if is_absolute and not whitened.sized >= states.keys():
             sizes = self._log_sizes(states, kept, whitened, measured, parameters)
             whitened = resized(whitened, sizes, in_place=True)
+        lost = _let_go(parts, measured)
+        if lost:
+            whitened.update(self._measured_elsewhere(lost, parameters, log_unit))
         for part in parts:
             self._set(part, whitened, measured, parameters)
         # Of what is spread over processes only this one's part is kept.
         self._spaces, self._last = measured.spaces, {} if parts[0].spread else whitened
         self._recurrences = measured.recurrences
         return measured
+
+    def let_go(self, parts: Sequence[Part]) -> None:
+        """Free the whitenings that are as large as their parameters, where the next step measures anew.
+
+        So they are not there while the next pass forth and back needs memory. A net that has more than one structure
+        keeps them: a parameter that a pass leaves out keeps the metric that it has.
+        """
+        if self.every > 1 or parts[0].spread is not None or len(self.geometry.structures) > 1:
+            return
+        for part in parts:
+            large = [n for n, state in zip(part.names, part.states) if is_large(state["whitening"])]
+            for name, state in zip(part.names, part.states):
+                if name in large and all(state["whitening"].stride()):
+                    state["whitening"] = state["whitening"].new_ones(()).expand(state["whitening"].shape)
+                    state["age"] = LARGEST_AGE
+                    self._last.pop(name, None)
+                    part.put.pop(name, None)
+                    part.update, part.worked_on = None, []
+
+    def _measured_elsewhere(
+        self, lost: Mapping[str, dict[str, Any]], parameters: dict[str, Tensor], log_unit: float
+    ) -> dict[str, WhiteningOf]:
+        """The metric of parameters that the last pass left out and that were let go, by the passes that use them."""
+        found: dict[str, WhiteningOf] = {}
+        for known in self.geometry.structures.all():
+            names = lost.keys() & known.recording.reached - found.keys()
+            if names:
+                with torch.enable_grad():
+                    measured = measure(known.recording, parameters, known.spaces, self.terms)
+                made = whitenings(measured, parameters, self.metric, log_unit=log_unit)
+                sizes = {name: lost[name]["log_size"] for name in names if "log_size" in lost[name]}
+                found.update({name: whitening for name, whitening in resized(made, sizes).items() if name in names})
+        return found
 
     def _log_sizes(
         self,
@@ -206,7 +248,7 @@ class Refresh:
             ratios = balancing_ratios(measured, parameters, self.metric.rho, measured.repeats)
         for name, p, grad, state in zip(part.names, part.params, part.gradients(), part.states):
             # A part that the last forward pass left out (another head, say) keeps the metric it has.
-            if name in measured.kappa or "age" not in state:
+            if name in measured.kappa or "age" not in state or state["age"] >= LARGEST_AGE:
                 if part.spread is not None:
                     state["whitening"] = _own(part, whitened[name], p, parameters[name])
                     state.pop("whitening_columns", None)
@@ -236,6 +278,16 @@ def _is_capturing(device: torch.device) -> bool:
         return False
     asked = getattr(torch.get_device_module(device), "is_current_stream_capturing", None)
     return asked is not None and bool(asked())
+
+
+def _let_go(parts: Sequence[Part], measured: Measure) -> dict[str, dict[str, Any]]:
+    """The states of parameters that were not measured, and whose last metric is not there any more."""
+    return {
+        name: state
+        for part in parts
+        for name, state in zip(part.names, part.states)
+        if name not in measured.kappa and state.get("age", 0) >= LARGEST_AGE and part.spread is None
+    }
 
 
 def _measured_states(parts: Sequence[Part], measured: Measure) -> dict[str, dict[str, Any]]:

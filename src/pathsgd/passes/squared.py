@@ -53,7 +53,7 @@ class Evaluation:
         the parameters themselves; or nothing.
     given: path sums of values that the recorded steps read but do not make.
     wanted: the parameters whose q may be differentiated in; None for all.
-    bare: names of parameters that need no q, out of `used_once`.
+    bare: names of parameters that need no q, out of `used_once`; those that are not wanted, out of `in_rows` too.
     """
 
     @torch.inference_mode(False)
@@ -137,7 +137,7 @@ def _interpret_gathering(recording: Recording, known: dict[Value, Any], net: Squ
 
 def unsquared(parameter: Tensor, wanted: bool) -> Unsquared | Kernel:
     """A parameter of the squared network of which kappa1 alone is asked for, if it is wanted."""
-    return Unsquared(parameter) if parameter.dim() == 2 else Kernel(parameter, wanted=wanted)
+    return Unsquared(parameter, wanted=wanted) if parameter.dim() == 2 else Kernel(parameter, wanted=wanted)
 
 
 def used_once(recording: Recording) -> frozenset[str]:
@@ -145,15 +145,38 @@ def used_once(recording: Recording) -> frozenset[str]:
 
     Nothing else may use them.
     """
-    uses = Counter(value for step in recording.steps for value in step.operands)
-    uses.update((*recording.outputs, *recording.returned))
+    uses = _uses(recording)
     found = set()
     for step in recording.steps:
         x, weight = (*step.args, step.kwargs.get("weight"), None)[:2]
         name = recording.names.get(weight) if isinstance(weight, Value) else None
         if name is None or uses[weight] > 1 or not isinstance(x, Value):
             continue
-        one_row = step.operation == "linear" and len(weight.shape) == 2 and x.shape.numel() == weight.shape[1]
-        if one_row or isinstance(step.rule, ConvolutionRule):
+        if _is_on_one_row(step, x, weight, {"linear": 1}) or isinstance(step.rule, ConvolutionRule):
             found.add(name)
     return frozenset(found)
+
+
+def in_rows(recording: Recording) -> frozenset[str]:
+    """The matrices that nothing but products with one row uses, however many: W x, and x W of tied weights."""
+    uses = _uses(recording)
+    products: Counter[Value] = Counter()
+    for step in recording.steps:
+        x, weight = (*step.args, None, None)[:2]
+        both = isinstance(x, Value) and isinstance(weight, Value)
+        if both and _is_on_one_row(step, x, weight, {"linear": 1, "matmul": 0, "mm": 0}):
+            products[weight] += 1
+    return frozenset(name for name, value in recording.parameters.items() if 0 < uses[value] == products[value])
+
+
+def _uses(recording: Recording) -> Counter[Value]:
+    """How often each value is read."""
+    uses = Counter(value for step in recording.steps for value in step.operands)
+    uses.update((*recording.outputs, *recording.returned))
+    return uses
+
+
+def _is_on_one_row(step: Step, x: Value, weight: Value, contracted: Mapping[str, int]) -> bool:
+    """Whether a step applies a matrix to one row; contracted: the dimension that is summed over, by operations."""
+    dim = contracted.get(step.operation)
+    return dim is not None and len(weight.shape) == 2 and x.shape.numel() == x.shape[-1] == weight.shape[dim]

@@ -308,12 +308,16 @@ class Recorder(Watcher):
 
         args, kwargs = map_leaves(lambda a: settle(a), (args, kwargs))
         constants = self._multiplied_inputs(rule, args, kwargs)
-        return map_leaves(lambda a: a.known if id(a) in constants else a, (args, kwargs))
+        return (
+            map_leaves(lambda a: a.known if id(a) in constants else a, (args, kwargs)) if constants else (args, kwargs)
+        )
 
     def _multiplied_inputs(self, rule: Rule, args: Any, kwargs: Any) -> set[int]:
         """Ids of the tensors made of inputs that are multiplied with values of units."""
+        if not rule.multiplies:
+            return set()
         tensors = {a.value: a for a in leaves((args, kwargs)) if isinstance(a, PathTensor) and a.known is not None}
-        if not tensors or not rule.multiplies:
+        if not tensors:
             return set()
         values, named = map_leaves(lambda a: self.value_of(a), (args, kwargs))
         constants: set[int] = set()

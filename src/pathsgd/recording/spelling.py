@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from torch.overrides import resolve_name
 
 _PREFIXES = ("torch.nn.functional.", "torch.functional.", "torch.Tensor.", "torch._C._nn.", "torch._VF.", "torch.")
@@ -56,13 +59,36 @@ def canonical_name(function: Callable[..., Any]) -> str:
     """`torch.Tensor.relu_`, `torch.relu` and `torch.nn.functional.relu` are all `relu`."""
     if function is torch.autograd.grad:  # torch calls it "grad", as the attribute of a tensor
         return "autograd.grad"
-    name = resolve_name(function) or getattr(function, "__name__", repr(function))
+    name = _quick_name(function) or resolve_name(function) or getattr(function, "__name__", repr(function))
+    return _canonical(name)
+
+
+def _canonical(name: str) -> str:
     if name in _RENAMED:
         return _RENAMED[name]
     prefix = next((p for p in _PREFIXES if name.startswith(p)), "")
     name = name.removeprefix(prefix)
     name = name if name.endswith("__") else name.removesuffix("_")
     return _OPERATORS.get(name, name)
+
+
+def _quick_name(function: Callable[..., Any]) -> str | None:
+    """What `torch.overrides.resolve_name` says of the usual functions; it lists all of torch first, once a process."""
+    name = getattr(function, "__name__", "")
+    # Several names of one function: torch's choice among them.
+    if name.endswith(("smm", "spmm", "saddmm")) or (name.startswith("_") and not name.startswith("__")):
+        return None
+    if name == "__get__":  # of an attribute
+        attribute = getattr(function, "__self__", None)
+        of = getattr(attribute, "__name__", "")
+        return f"torch.Tensor.{of}.__get__" if of and getattr(Tensor, of, None) is attribute else None
+    owner = getattr(function, "__objclass__", None)
+    if isinstance(owner, type) and issubclass(Tensor, owner) and getattr(Tensor, name, None) is function:
+        return f"torch.Tensor.{name}"
+    if getattr(F, name, None) is function:
+        return f"torch.nn.functional.{name}"
+    is_builtin = isinstance(function, BuiltinFunctionType)
+    return f"torch.{name}" if is_builtin and getattr(torch, name, None) is function else None
 
 
 def changes_its_operand(function: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> bool:

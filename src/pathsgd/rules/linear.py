@@ -133,6 +133,8 @@ class MatrixProduct(ProductRule):
         return super().shape(torch.matmul if self.name == "__rmatmul__" else operation, args, kwargs)
 
     def squared(self, net: Squared, a: Any, b: Any) -> Scaled:
+        if isinstance(b, Unsquared):
+            return b.of(as_scaled(net, a), turned=True)
         a, b = as_scaled(net, a), as_scaled(net, b)
         if self.name == "inner":
             return contraction(net, torch.inner, a, b)

@@ -46,11 +46,16 @@ class Map:
 
     def start(self, number: int) -> Tensor:
         """A ray with about half of its units, others for every number."""
+        return self.starts(number, number + 1)[0]
+
+    def starts(self, first: int, end: int) -> Tensor:
+        """The rays of some numbers, (end - first, H)."""
         n = torch.arange(1, len(self.scale) + 1, device=self.scale.device)
-        mixed = n * (2 * number + 1) % 2147483648 * 2654435761
+        odd = 2 * torch.arange(first, end, device=self.scale.device)[:, None] + 1
+        mixed = n * odd % 2147483648 * 2654435761
         chosen = (mixed >> 20) % 2 == 1
-        chosen = chosen | ~chosen.any()
-        return chosen.to(self.scale.dtype) / chosen.sum()
+        chosen = chosen | ~chosen.any(1, keepdim=True)
+        return chosen.to(self.scale.dtype) / chosen.sum(1, keepdim=True)
 
 
 @dataclass
@@ -69,7 +74,7 @@ class Directions:
 
     @staticmethod
     def new(f: Map, count: int = STARTS) -> Directions:
-        rays = torch.stack([f.start(number) for number in range(count)])
+        rays = f.starts(0, count)
         zero = torch.zeros_like(rays[:, 0])
         return Directions(rays, zero, zero.clone(), torch.ones_like(f.scale), count)
 

@@ -101,6 +101,8 @@ class Whitening:
     lines: Lines
     last: Tensor | Outer | None = None
     """An earlier result that nobody needs any more; it is written over where it fits."""
+    in_place: bool = False
+    """Whether the result may take the place of kappa, where their types agree: nobody needs kappa any more."""
     out_side: Tensor | None = None
     """What nodes say to the edges of this parameter that enter them, where it is not what they say to all."""
 
@@ -160,17 +162,20 @@ class Whiten:
         self._jobs = (WhitenJob * len(wanted))(*(job for job, _ in prepared))  # type: ignore[misc]
         self._call = WhitenCall(len(wanted), 0, None, None, 0.0, ctypes.addressof(self._jobs))
         self._held, self._lines = held, [w.lines for w in wanted]  # whose addresses the jobs have
+        self._has_kappas = True
         self._rooms = [t for result in self.results for t in _tensors(result)]
         self._at = [t.data_ptr() for t in self._rooms]
         self._sizes = [[(t.dtype, t.numel()) for t in _tensors(w.kappa)] for w in wanted]
         places = [[t.data_ptr() for t in _tensors(w.kappa)] for w in wanted]
         taken = [[at for at in (job.kappa, job.column_kappa) if at is not None] for job in self._jobs]
         # A kappa that had to be written out, or nodes with more to say than `sides`: prepared anew each time.
-        self._may_serve = places == taken and all(w.out_side is None for w in wanted)
+        # So are kappas whose places the results have taken.
+        kept = all(w.out_side is None and not _may_overwrite(w, dtype) for w in wanted)
+        self.may_serve = places == taken and kept
 
     def serves(self, kappas: Sequence[Tensor | Outer], sides: tuple[Tensor, Tensor] | None) -> bool:
         """Put these in the places of the kappas where they have their types and sizes; False if they have not."""
-        if not self._may_serve or (None if sides is None else len(sides[0])) != self._nodes:
+        if not self.may_serve or (None if sides is None else len(sides[0])) != self._nodes:
             return False
         if self._at != [t.data_ptr() for t in self._rooms]:
             return False
@@ -189,18 +194,25 @@ class Whiten:
                 job.kappa = tensors[0].data_ptr()
             else:
                 job.column_kappa = tensors[0].data_ptr()
+        self._held, self._has_kappas = [t for kappa in kappas for t in _tensors(kappa)], True
         return True
 
     def run(
         self, sides: tuple[Tensor, Tensor] | None, scale: float, log_sizes: Sequence[float | None] = ()
     ) -> tuple[set[int], set[int]]:
-        """Write the results; returns the numbers of those that the range of `dtype` lost, and of those with a size."""
+        """Write the results; returns the numbers of those that the range of `dtype` lost, and of those with a size.
+
+        The kappas are then forgotten (those of a net's kernels are as large as its weights): `serves` puts in others.
+        """
+        if not self._has_kappas:
+            raise RuntimeError("the kappas of this call have been used: give it others by `serves`")
         if sides is not None:
             self._call.out_side, self._call.into_side = (address(s, torch.float64, len(sides[0])) for s in sides)
         for job, size in itertools.zip_longest(self._jobs, log_sizes):
             job.log_size = math.nan if size is None else size
         self._call.threads, self._call.scale = loader.thread_count(), scale
         abi.call("whiten", self._call, self._dtype)
+        self._held, self._has_kappas = [], False
         lost = {k for k, r in enumerate(self.results) if isinstance(r, Outer) and self._jobs[k].least < _LEAST}
         return lost, {k for k, job in enumerate(self._jobs) if job.is_sized}
 
@@ -219,7 +231,7 @@ def _prepare(
         nodes = None if w.out_side is None else address(w.out_side, torch.float64, count), *lines.places
         varies = lines.varies
     if isinstance(kappa, Tensor) and 1 not in kappa.shape:
-        to = _room(w.last, (lines.rows, lines.columns), dtype)
+        to = kappa if _may_overwrite(w, dtype) else _room(w.last, (lines.rows, lines.columns), dtype)
         place = _place(kappa, lines.rows, lines.columns, held)
         is_double = kappa.dtype is torch.float64
         return (lines.rows, lines.columns, lines.repeat, _MATRIX, is_double, place, None, *nodes, to.data_ptr()), to
@@ -237,6 +249,11 @@ def _prepare(
         return (*job, result.rows.data_ptr(), result.columns.data_ptr()), result
     to = _room(last[0], (rows, columns), dtype)
     return (*job, *((None, to.data_ptr()) if wide else (to.data_ptr(), None))), to
+
+
+def _may_overwrite(w: Whitening, dtype: torch.dtype) -> bool:
+    kappa = w.kappa
+    return w.in_place and isinstance(kappa, Tensor) and kappa.dtype is dtype and kappa.is_contiguous()
 
 
 def _factors(kappa: Tensor | Outer) -> tuple[Tensor | None, Tensor | None]:

@@ -70,12 +70,15 @@ class LinearSweep {
   const Packed<F> matrix_;
 };
 
+}  // namespace
+
 template <class F>
 void linear_sweep(const LinearSweepCall<F>& call) {
   LinearSweep<F>(call).run();
 }
+template void linear_sweep(const LinearSweepCall<float>&);
+template void linear_sweep(const LinearSweepCall<double>&);
 
-}  // namespace
 }  // namespace pathsgd
 
 PATHSGD_ENTRIES(linear_sweep, LinearSweepCall)

@@ -19,4 +19,7 @@ struct LinearSweepCall {
   F* m;                  // (steps, rows, hidden)
 };
 
+template <class F>
+void linear_sweep(const LinearSweepCall<F>& call);
+
 }  // namespace pathsgd

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <type_traits>
 #include <vector>
 
 #include "entry.h"
@@ -55,6 +56,16 @@ void whiten_row(const K* __restrict kappa, const K* __restrict by, K scale, int6
   }
 }
 
+// The same where the result takes the place of kappa.
+template <class F>
+void whiten_row(F* __restrict values, const F* __restrict by, F scale, int64_t count) {
+  constexpr F largest = std::numeric_limits<F>::max();
+  for (int64_t i = 0; i < count; i++) {
+    const F kappa = values[i], value = scale * by[i] / std::sqrt(kappa), bounded = value < largest ? value : largest;
+    values[i] = kappa > 0 ? bounded : F(0);
+  }
+}
+
 template <class K, class F>
 void whiten_matrix(const WhitenCall<F>& call, WhitenJob<F>& job) {
   const std::vector<double> columns = column_factors(call, job);
@@ -68,7 +79,14 @@ void whiten_matrix(const WhitenCall<F>& call, WhitenJob<F>& job) {
     for (int64_t r = begin; r < end; r++) {
       const K scale = static_cast<K>(root * factor(call, job, job.row_out, job.row_into, r));
       const K* kappa = static_cast<const K*>(job.kappa) + r * job.columns;
-      whiten_row(kappa, narrow.data(), scale, job.columns, job.to + r * job.columns);
+      F* to = job.to + r * job.columns;
+      if constexpr (std::is_same_v<K, F>) {
+        if (kappa == to) {
+          whiten_row(to, narrow.data(), scale, job.columns);
+          continue;
+        }
+      }
+      whiten_row(kappa, narrow.data(), scale, job.columns, to);
     }
     if (has_size) sums[thread] = sum_of_logs(job.to + begin * job.columns, (end - begin) * job.columns);
   });

@@ -128,22 +128,6 @@ class _CellSums:
     """sum_t delta_t x_t^T, (H, I); None where x is the same at every step."""
 
 
-def _is_certain(self, sums: Sequence[_CellSums], out: Tensor, largest: float) -> bool:
-    """Whether no sum depends on a number that was too small for float32.
-
-    As `closed_form.kappa.is_certain`: all terms are nonnegative, and a result far above what underflow can have
-    taken away has lost nothing. On its way up through the layers a loss may grow by what each layer multiplies by.
-    """
-    gain = 1.0
-    for layer in self.net.layers[1:]:  # no row or column of a matrix has a larger sum than all of it
-        gain *= max(1.0, *(float(self.squares[c.w_in].sum()) for c in layer))
-    results = [out, *(s.into for s in sums), *(s.w_in for s in sums if s.w_in is not None)]
-    if self.net.steps > 1:
-        results += [s.recurrent for s in sums if s.cell.w_rec not in _unused(self.net)]
-    least = min(float(t.amin()) for t in results)
-    return _is_certain(self.net, least, largest, gain, max(len(s.into) for s in sums))
-
-
 def _is_certain(net: StackNet, sums: StackSums) -> bool:
     """Whether no sum depends on a number that was too small for float32.
 

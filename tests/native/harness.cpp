@@ -22,6 +22,7 @@
 #include "squared_products.h"
 #include "squared_sequences.h"
 #include "squares.h"
+#include "stack_sums.h"
 #include "threads.h"
 #include "update.h"
 #include "whiten.h"
@@ -39,6 +40,8 @@ OVERLOADS(recurrent_gradient, RecurrentGradientCall)
 OVERLOADS(squared_products, SquaredProductsCall)
 OVERLOADS(linear_sweep, LinearSweepCall)
 OVERLOADS(row_lengths, RowLengthsCall)
+DECLARE(stack_sums, StackSumsCall, float)
+DECLARE(stack_sums, StackSumsCall, double)
 DECLARE(squares, SquaresCall, float)
 DECLARE(squares, SquaresCall, double)
 DECLARE(narrow, NarrowCall, float)
@@ -289,6 +292,81 @@ void run_linear_sweep(long steps, long rows, long hidden, bool transposed, bool 
                                                        from_zero ? nullptr : start.data(),
                                                        plain ? nullptr : ratios.data(), got.data()});
   expect_same("sweep", got, m);
+}
+
+// A stack beside plain loops: the states from the lowest layer, the derivatives from the highest, all in double.
+template <class F>
+void run_stack_sums(long steps, long hidden, long inputs, long layers, bool both, bool last, bool bias,
+                    int (*run)(pathsgd::StackSumsCall<F>*)) {
+  const long directions = both ? 2 : 1, width = directions * hidden, count = layers * directions, outputs = 2;
+  vector<vector<F>> w_in(count), w_rec(count), b(count), into(count), recurrent(count), kappa_in(count);
+  vector<vector<double>> through(count), h(count), delta(count, vector<double>(steps * hidden, 0.0));
+  vector<pathsgd::StackCell<F>> cells(count);
+  const auto square = [](F value) { return static_cast<double>(value) * value; };
+  for (long k = 0; k < count; k++) {
+    const long entering = k < directions ? inputs : width;
+    w_in[k] = random<F>(hidden * entering), w_rec[k] = random<F>(hidden * hidden), b[k] = random<F>(hidden);
+    for (F& value : w_rec[k]) value /= F(std::sqrt(hidden));
+    into[k].resize(hidden), recurrent[k].resize(hidden * hidden), through[k].resize(hidden);
+    if (k >= directions) kappa_in[k].resize(hidden * width);
+    cells[k] = {w_in[k].data(), w_rec[k].data(), bias ? b[k].data() : nullptr, nullptr, into[k].data(),
+                recurrent[k].data(), through[k].data(), k < directions ? nullptr : kappa_in[k].data(), 0};
+  }
+  const auto w_out = random<F>(outputs * width);
+  vector<int64_t> reads(directions, last ? steps - 1 : -1);
+  vector<F> out(width);
+  const auto below = [&](long k, long t, long i) { return k < directions ? 1.0 : h[(k / directions - 1) * directions + i / hidden][t * hidden + i % hidden]; };
+  for (long k = 0; k < count; k++) {
+    h[k].assign(steps * hidden, 0.0);
+    const long entering = k < directions ? inputs : width;
+    for (long step = 0; step < steps; step++)
+      for (long n = 0, t = k % directions ? steps - 1 - step : step; n < hidden; n++) {
+        double sum = bias ? square(b[k][n]) : 0.0;
+        for (long i = 0; i < entering; i++) sum += square(w_in[k][n * entering + i]) * below(k, t, i);
+        for (long i = 0; step && i < hidden; i++)
+          sum += square(w_rec[k][n * hidden + i]) * h[k][(k % directions ? t + 1 : t - 1) * hidden + i];
+        h[k][t * hidden + n] = sum;
+      }
+  }
+  double gamma_sq = 0;
+  for (long d = 0; d < directions; d++)
+    for (long t = last ? steps - 1 : 0; t < steps; t++)
+      for (long i = 0; i < hidden; i++) {
+        double v = 0;
+        for (long o = 0; o < outputs; o++) v += square(w_out[o * width + d * hidden + i]);
+        delta[count - directions + d][t * hidden + i] = v;
+        gamma_sq += v * h[count - directions + d][t * hidden + i];
+      }
+  for (long k = count - 1; k >= 0; k--) {
+    const bool turned = k % directions;
+    for (long step = 0; step < steps; step++)
+      for (long n = 0, t = turned ? step : steps - 1 - step; n < hidden; n++) {
+        for (long i = 0; step && i < hidden; i++)
+          delta[k][t * hidden + n] += square(w_rec[k][i * hidden + n]) * delta[k][(turned ? t - 1 : t + 1) * hidden + i];
+      }
+    for (long t = 0; k >= directions && t < steps; t++)
+      for (long i = 0; i < width; i++)
+        for (long n = 0; n < hidden; n++)
+          delta[(k / directions - 1) * directions + i / hidden][t * hidden + i % hidden] += square(w_in[k][n * width + i]) * delta[k][t * hidden + n];
+  }
+  pathsgd::StackSumsCall<F> call{steps, hidden, inputs, layers, directions, outputs, 2, cells.data(), w_out.data(), nullptr,
+                                 nullptr, reads.data(), out.data(), 1.0, 1e-200, 1e200, 0, 0, 0, 0, 0};
+  failures += run(&call);
+  if (gamma_sq == 0) return;  // out of range: there are no sums
+  for (long k = 0; k < count; k++) {
+    vector<double> expected(hidden, 0.0), flow(hidden, 0.0), of_matrix(hidden * hidden, 0.0);
+    for (long t = 0; t < steps; t++)
+      for (long n = 0; n < hidden; n++) {
+        expected[n] += delta[k][t * hidden + n] / gamma_sq;
+        flow[n] += delta[k][t * hidden + n] * h[k][t * hidden + n] / gamma_sq;
+        const long before = k % directions ? t + 1 : t - 1;
+        for (long i = 0; before >= 0 && before < steps && i < hidden; i++)
+          of_matrix[n * hidden + i] += delta[k][t * hidden + n] * h[k][before * hidden + i] / gamma_sq;
+      }
+    expect_same("stack into", into[k], expected);
+    expect_same("stack through", through[k], flow);
+    expect_same("stack recurrent", recurrent[k], of_matrix);
+  }
 }
 
 void run_flow_sides(long count, bool is_root) {
@@ -593,6 +671,10 @@ void run_known() {
         run_linear_sweep<float>(s[0], s[1], s[2], bits & 1, bits & 2, bits & 4, bits & 8);
         run_linear_sweep<double>(s[0], s[3], s[2], bits & 1, bits & 2, bits & 4, bits & 8);
       }
+      const auto drawn = state;  // the cases of the other operations stay as they were
+      for (int bits = 0; bits < 8; bits++)
+        run_stack_sums<double>(s[0], s[2], s[3], 1 + s[1] % 3, bits & 1, bits & 2, bits & 4, pathsgd_stack_sums_double);
+      state = drawn;
       run_spectral_norm(s[1], s[2]);
       run_whiten(s[1], s[2], 1 + s[2] / 3);
       for (long count : {1, 6, 7})
@@ -643,6 +725,9 @@ void run_one(const std::string& operation, unsigned seed, long a, long b, long c
   else if (operation == "squared") run_all_squared<F>(a, c, option(1), option(2));
   else if (operation == "flow_sides") run_flow_sides(c, option(1));
   else if (operation == "linear_sweep") run_linear_sweep<F>(a, b, c, option(1), option(2), option(3), option(4));
+  else if (operation == "stack_sums")
+    run_stack_sums<float>(a, c, d, 1 + b % 3, option(1), option(2), option(3), pathsgd_stack_sums_float),
+        run_stack_sums<double>(a, c, d, 1 + b % 3, option(1), option(2), option(3), pathsgd_stack_sums_double);
   else if (operation == "squared_products") run_squared_products(b, c);
   else if (operation == "spectral_norm") run_spectral_norm(b, c);
   else if (operation == "squares") run_squares<float>(b * c, pathsgd_squares_float);

@@ -47,6 +47,12 @@ def plain_sums(w_in: Tensor, w_rec: Tensor, b_in: Tensor, b_rec: Tensor, w_out: 
     return _native.plain_sums(w_in, None, w_rec, [b_in, b_rec], w_out, b_out, 5, True, 0.7, torch.float32)
 
 
+def stack_sums(w_in: Tensor, w_rec: Tensor, bias: Tensor, upper: Tensor, w_out: Tensor, b_out: Tensor) -> Any:
+    layers = [[(w_in, w_rec, [bias])], [(upper, w_rec, [])]]
+    sums = _native.stack_sums(layers, w_out, b_out, None, 5, (None,), 0.7, [False], (1e-200, 1e200))
+    return sums.cells[1], sums.cells[0][:3], sums.out
+
+
 def follow_directions(weight: Tensor, scale: Tensor, rays: Tensor) -> Any:
     age, mean = torch.zeros(2), torch.zeros(2)
     directions = Directions(rays, age, mean, scale * 0, 2)
@@ -100,6 +106,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], list[Callable[[], Tensor]]]] = {
     "narrow": (_native.narrow, [rand(3, 4, dtype=double)]),
     "row_lengths": (_native.row_lengths, [rand(3, 4)] * 2),
     "plain_sums": (plain_sums, [rand(4, 3), rand(4, 4), rand(4), rand(4), rand(2, 4), rand(2)]),
+    "stack_sums": (stack_sums, [rand(4, 3), rand(4, 4), rand(4), rand(4, 4), rand(2, 4), rand(2)]),
     "spectral_norm": (lambda m, v: _native.spectral_norm(m, v, 3), [rand(4, 3), rand(3)]),
     "whiten": (whiten, [rand(3, 4), rand(5, dtype=double), rand(5, dtype=double)]),
     "follow_directions": (follow_directions, [rand(4, 4), rand(4), rand(2, 4)]),

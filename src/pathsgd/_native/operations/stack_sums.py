@@ -1,4 +1,4 @@
-"""What kappa1 of a stack of recurrent layers is made of, in one call; torch's way is closed_form/stack.py itself."""
+"""What kappa1 of a stack of recurrent layers is made of: sums over the sequences of its squared network."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pathsgd._native import abi, loader
 from pathsgd._native.abi import INT, POINTER, REAL, address, fields
+from pathsgd._native.fallback import stack_sums as fallback
 
 
 class StackCell(ctypes.Structure):
@@ -72,23 +73,26 @@ def stack_sums(
     decay: float,
     unused: Sequence[bool],
     trusted: tuple[float, float],
-) -> StackSums | None:
-    """The sums in the weights' own dtype, scaled by powers of `decay`; None where the kernel may not have the tensors.
+) -> StackSums:
+    """The sums in the weights' own dtype, scaled by powers of `decay`.
 
     e: (I,) float64, what each input carries, None for ones. reads: of each direction the step that the output layer
     reads, None for every step. unused: of each direction of the highest layer, whether no path uses its matrix.
-    trusted: between what gamma^2 must lie for the sums to be made.
+    trusted: between what gamma^2 must lie for the sums to be made; outside there are none.
     """
+    if len(reads) != len(layers[0]) or not all(at is None or 0 <= at < steps for at in reads):
+        raise ValueError(f"{len(layers[0])} steps below {steps} are wanted, not {reads}")
     cells = [cell for layer in layers for cell in layer]
     weights = [w for w_in, w_rec, biases in cells for w in (w_in, w_rec, *biases)]
     weights += [w_out] if b_out is None else [w_out, b_out]
     dtype, hidden, directions = w_out.dtype, cells[0][1].shape[0], len(layers[0])
-    if dtype not in abi.C_TYPES or not abi.accepts(*weights, e):
-        return None
-    if not all(w.dtype is dtype and w.is_contiguous() for w in weights):
-        return None
-    if len(reads) != directions or not all(at is None or 0 <= at < steps for at in reads):
-        raise ValueError(f"{directions} steps below {steps} are wanted, not {reads}")
+    if (
+        dtype not in abi.C_TYPES
+        or not abi.accepts(*weights, e)
+        or not all(w.dtype is dtype and w.is_contiguous() for w in weights)
+    ):
+        found = fallback.stack_sums(layers, w_out, b_out, e, steps, reads, decay, unused, trusted)
+        return StackSums([CellSums(*of_cell) for of_cell in found[0]], *found[1:])
     width, inputs, lowest = directions * hidden, cells[0][0].shape[1], len(layers[0])
     sums = [_room(hidden, width if k >= lowest else None, dtype) for k in range(len(cells))]
     arrays = (StackCell * len(cells))(  # type: ignore[misc]
@@ -109,6 +113,7 @@ def stack_sums(
     )
     abi.call("stack_sums", arguments, dtype)
     a = arguments
+    sums = sums if trusted[0] < a.gamma_sq < trusted[1] else []
     return StackSums(sums, out, a.gamma_sq, a.growth, a.largest, a.least, a.gain)
 
 

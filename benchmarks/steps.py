@@ -6,7 +6,7 @@ Columns are ratios to the plain SGD step with torch.nn.RNN: naive (kappa1 by a s
 (SGD with pathsgd.nn.RNN), path (PathSGD with pathsgd.nn.RNN, gradient / kappa, the metric measured at every step),
 path_default (the same with the library's defaults), kappa and kappa_both (the metric's share, as an optimiser measures
 it), identity (kappa_both of a net that starts from the identity), limit (the step's flops, zeros included, at the speed
-of a large matrix product measured in the same run). layers.py has the layer alone, beside oneDNN's RNN and a compiled scan.
+of a large matrix product measured in the same run). layers.py has the layer alone, beside oneDNN and a compiled scan.
 """
 
 from __future__ import annotations

@@ -98,9 +98,11 @@ def best_place(records: Sequence[Record]) -> int:
     return nearest(rate_of(best_group(records)[0].spec))
 
 
-def fixed_place(contest: Contest, name: str) -> int | None:
-    """The one rate that serves a contender best: least mean excess among rates that were run on all its problems."""
-    best = best_tests(contest)
+def fixed_place(contest: Contest, name: str, best: Mapping[str, float]) -> int | None:
+    """The one rate that serves a contender best: least mean excess among rates that were run on all its problems.
+
+    best: the figure of each problem whose excess is 0, the same for who chooses and who prints.
+    """
     mine = {label: records for (who, label), records in contest.items() if who == name}
     shared = set.intersection(*(set(by_rate(records)) for records in mine.values())) if mine else set()
     if not shared:

@@ -80,7 +80,7 @@ def fixed_table(records: Sequence[Record]) -> TableData:
     goal, best = scores.targets(balanced), scores.best_tests(everything)
     rows = []
     for name in CONTENDERS:
-        place = scores.fixed_place(balanced, name)
+        place = scores.fixed_place(balanced, name, best)
         if place is None:
             rows.append((Entry(name), *[NOTHING] * 7))
             continue
@@ -209,7 +209,8 @@ def goals_table(records: Sequence[Record]) -> TableData:
     """PathAdam as it comes, at its default rate, against each problem's best rival at that rival's one fixed rate."""
     everything = contest(records, CONTENDERS)
     balanced = scores.at_start(everything, 1.0)
-    fixed = {name: scores.fixed_place(balanced, name) for name in CONTENDERS if name not in OURS}
+    zero = scores.best_tests(everything)
+    fixed = {name: scores.fixed_place(balanced, name, zero) for name in CONTENDERS if name not in OURS}
     usual = nearest(CONTENDERS["PathAdam"].rate)
     rows = []
     for label in PROBLEMS:

@@ -228,6 +228,21 @@ def test_workers_that_outlive_their_sweep_are_waited_for(tmp_path: Path) -> None
     assert len(list((tmp_path / "results").glob("*.json"))) == 2
 
 
+def test_workers_stop_and_save_when_their_sweep_is_killed(tmp_path: Path) -> None:
+    endless = [word if word != "3000" else "100000000" for word in sweep_command(tmp_path)]
+    with subprocess.Popen(endless, stdout=PIPE, stderr=PIPE, text=True) as process:
+        markers: list[Path] = []
+        while len([m for m in markers if training(m)]) < 2:
+            markers = list((tmp_path / "work").glob("*/running"))
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+    logs, limit = [marker.with_name("record.jsonl") for marker in markers], time.monotonic() + 60
+    while not all('"kind": "stopped"' in log.read_text() for log in logs):
+        assert time.monotonic() < limit, "they train on, for nobody"
+        time.sleep(0.02)
+    assert all(list(log.parent.glob("checkpoint-*")) for log in logs), "nothing that was trained is lost"
+
+
 def test_a_result_without_a_number_is_made_again(tmp_path: Path) -> None:
     sweep([BASE], tmp_path)
     path = tmp_path / "results" / f"{BASE.slug}.json"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import os
 import signal
 import threading
 import time
@@ -11,10 +13,19 @@ from typing import Any
 
 
 class Interrupted:
-    """Set by the first Ctrl-C (or SIGTERM); the second one has its usual effect."""
+    """Set by the first Ctrl-C (or SIGTERM), the second one has its usual effect; in a sweep's worker also by its end.
+
+    A sweep that is killed cannot tell its workers, which would train on with nobody to wait for them.
+    """
 
     def __init__(self) -> None:
-        self.requested = False
+        self._signalled = False
+        self._parent = os.getppid() if multiprocessing.current_process().name.startswith("Loky") else None
+
+    @property
+    def requested(self) -> bool:
+        """Whether somebody wants this sitting to end."""
+        return self._signalled or (self._parent is not None and os.getppid() != self._parent)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Interrupted]:
@@ -25,7 +36,7 @@ class Interrupted:
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
         def request(number: int, frame: Any) -> None:
-            self.requested = True
+            self._signalled = True
             for each, handler in before.items():
                 signal.signal(each, handler)
 

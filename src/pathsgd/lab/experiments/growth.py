@@ -75,6 +75,9 @@ SIZES: dict[Scale, dict[str, Any]] = {
     "smoke": {"length": 6, "steps": 4, "eval_every": 2, "seeds": 1, "valid_size": 5, "test_size": 5, "hidden": 3,
               "rates": (1e-3, 1e-2), "lengths": ((8, 4),)},
 }  # fmt: skip
+LONG, LARGEST = 2000, 3e38
+"""From this length on only a loss that is not a number ends a run. One sequence of a batch may reach a direction that
+grows a quadrillion times; its gradient is clipped as any other is, and the run learns on."""
 LIMITS = (2.0, 5.0, 8.0)
 """Other limits, at a high rate."""
 HIGH = 1e-2
@@ -92,6 +95,7 @@ def _runs(scale: Scale) -> list[RunSpec]:
     specs.append(run("adding", "rnn_path", METHOD, **{**size, "steps": 2 * size["steps"]}, **PAPER_START, **BOUND))
     for length, steps in SIZES[scale]["lengths"]:
         full = {"length": length, "steps": steps, "eval_every": max(1, steps // 100), "stop_when_solved": True}
+        full |= {"explode": LARGEST} if length >= LONG else {}
         specs.append(run("adding", "rnn_path", METHOD, **{**size, **full}, **START, **BOUND, lr=1e-3))
         specs.append(run("adding", "rnn_path", "adam", **{**size, **full}, **START, **ADAM_BOUND, lr=1e-3))
     return specs

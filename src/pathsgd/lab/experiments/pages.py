@@ -38,6 +38,7 @@ def page_tables(results: Path) -> dict[str, Callable[[], str]]:
         "paper-rule-constants": lambda: markdown(constants_table()),
         "growth-lengths": lambda: _lengths(_filed(results, "growth")),
         "growth-lengths-before": lambda: _lengths(ResultsFolder(results / "growth-open-room").filed()),
+        "growth-lengths-ended": lambda: _lengths(ResultsFolder(results / "growth-ended").filed()),
         "growth-looks": lambda: markdown(growth.looks_table(results / "growth-looks.json")),
         "growth-trials": lambda: markdown(growth.trials_table(results / "growth-trials.json")),
         "runs-adding-table": lambda: _timed(_filed(results, "adding")),

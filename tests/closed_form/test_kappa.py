@@ -155,7 +155,7 @@ def test_doubling_equals_stepping(every_step: bool, block: int, hidden: int, ste
     torch.manual_seed(hidden * 100 + steps)
     A = (gain * torch.randn(hidden, hidden, dtype=torch.double) / hidden**0.5).square()
     u = torch.rand(hidden, dtype=torch.double)
-    root = max(1.0, perron_root(A))
+    root = max(1.0, perron_root(A, u, torch.ones_like(u)))
     x = constant_input_states(A / root, u, steps, 1 / root, accumulate=every_step, block=block)
     rows, state = [], torch.zeros_like(u)
     for step in range(steps):

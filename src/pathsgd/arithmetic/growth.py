@@ -55,6 +55,9 @@ def scale_of(whitening: Tensor, weight: Tensor) -> Tensor:
     Rescaling multiplies entry i, j of 1/sqrt(K) by alpha_i / alpha_j, so the mean logarithm of row i less that of
     column i grows by 2 log alpha_i, up to a constant. Entries on no path are left out; a matrix on no path at all is
     balanced by itself.
+
+    Rounded to powers of two, so that going from one coordinates to the other rounds nothing: twins rescaled by powers of
+    two are then one map in every bit. The first unit has 1, whatever the constant is.
     """
     used = whitening > 0
     if not bool(used.any()):
@@ -62,7 +65,7 @@ def scale_of(whitening: Tensor, weight: Tensor) -> Tensor:
     logs = torch.where(used, whitening, 1.0).log()
     row, column = (logs.sum(d) / used.sum(d).clamp(min=1) for d in (1, 0))
     half = (row - column) / 2
-    return (half - half.mean()).exp()
+    return ((half - half[0]) / math.log(2)).round().exp2()
 
 
 def _balancing_scale(weight: Tensor, iterations: int = 1000) -> Tensor:

@@ -25,14 +25,18 @@ class Perron:
     left: Tensor
 
 
-def perron_root(A: Tensor, iterations: int = 8) -> float:
-    """The largest eigenvalue of a nonnegative matrix, roughly: only its use as a common scale matters."""
-    x = A.new_ones(A.shape[0])
-    ratio = x.new_zeros(())
+def perron_root(A: Tensor, u: Tensor, v: Tensor, iterations: int = 8) -> float:
+    """The largest eigenvalue of a nonnegative matrix, roughly: only its use as a common scale matters.
+
+    u: where powers of A begin; v: how what they make is weighed. With what enters and leaves the units of a net no
+    rescaling changes the result, and one by powers of two not even its last bit: a scale that twins do not share would
+    round their metrics differently.
+    """
+    x, ratio = u / (v @ u), v.new_zeros(())
     for _ in range(iterations):
         y = A @ x
-        ratio = y.sum() / x.sum()
-        x = y / y.sum()
+        ratio = v @ y
+        x = y / ratio
     value = float(ratio)
     return value if math.isfinite(value) else 0.0
 

@@ -58,7 +58,7 @@ def kappa1(
     embedded = None if net.embedding is None else squared_products(parameters[net.embedding], into=False)[1]
     w_rec, guessed = parameters[net.w_rec], root is not None
     if root is None:
-        root = max(1.0, perron_root(w_rec.detach().double().square()))
+        root = max(1.0, perron_root(w_rec.detach().double().square(), *_ends(net, parameters, embedded)))
     sums = None
     if not exact and w_rec.dtype == torch.float32 and net.steps <= FLOAT32_STEPS:
         sums = relative_sums(net, parameters, embedded, root, torch.float32)
@@ -86,6 +86,15 @@ def kappa1(
     growth = root * sums.growth
     next_root = max(1.0, growth) if 0 < growth < math.inf else root
     return PlainKappa(result, flow, log_gamma_sq, sums.h, sums.delta, root, divisor, next_root)
+
+
+@torch.no_grad()
+def _ends(net: PlainNet, parameters: Mapping[str, Tensor], embedded: Tensor | None) -> tuple[Tensor, Tensor]:
+    """What enters the units at each step and what an output collects of them, (H,) each, float64."""
+    u, _ = squared_products(parameters[net.w_in], embedded, out=False)
+    _, v = squared_products(parameters[net.w_out], into=False)
+    assert u is not None and v is not None
+    return sum((parameters[bias].double().square() for bias in net.biases), u), v
 
 
 def relative_sums(

@@ -36,8 +36,8 @@ def kappa1(
     squares = _squares(net, parameters)
     A = squares[net.w_rec]
     guessed = root is not None
-    scale: float | Tensor = _perron_root(A) if root is None else root
     u, v, embedded = _ends(net, squares)
+    scale: float | Tensor = _perron_root(A, u, v) if root is None else root
     h, delta, fade = _sequences(A, u, v, net, 1 / scale)
     into = fade @ delta
     out = fade.flip(0) @ h if net.every_step else h[-1]
@@ -45,7 +45,7 @@ def kappa1(
     rows = net.steps if net.every_step else 1
     if net.b_out is not None:
         total = torch.addcmul(total, squares[net.b_out].sum(), fade[-1], value=rows)
-    last = h[-2:].sum(1)  # of one row where there is one step
+    last = h[-2:] @ v  # of one row where there is one step
     gamma_sq, *numbers = read([total, *last, *([scale] if isinstance(scale, Tensor) else [])], also)  # the one wait
     others = numbers[len(numbers) - len(also) :]
     root = numbers[len(last)] if isinstance(scale, Tensor) else scale
@@ -92,15 +92,14 @@ def _ends(net: PlainNet, squares: Mapping[str, Tensor]) -> tuple[Tensor, Tensor,
     return u, squares[net.w_out].sum(0), embedded
 
 
-def _perron_root(A: Tensor, iterations: int = 8) -> Tensor:
-    """The largest eigenvalue, roughly, and at least 1; as a tensor, so that nobody waits for it."""
-    x = A.new_ones(A.shape[0])
-    ratio = x.new_ones(())
+def _perron_root(A: Tensor, u: Tensor, v: Tensor, iterations: int = 8) -> Tensor:
+    """`perron.perron_root`, and at least 1; as a tensor, so that nobody waits for it."""
+    x, ratio = u / (v @ u), v.new_ones(())
     for _ in range(iterations):
         y = A @ x
-        ratio = y.sum()
+        ratio = v @ y
         x = y / ratio
-    return ratio.nan_to_num(1.0).clamp(min=1.0)
+    return ratio.nan_to_num(1.0, posinf=1.0).clamp(min=1.0)
 
 
 def _sequences(A: Tensor, u: Tensor, v: Tensor, net: PlainNet, decay: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -77,8 +77,7 @@ def _measured(
     if len(net.layers[0]) > 1:
         root = 1.0
     elif root is None:
-        matrices = (parameters[cell.w_rec].detach().double().square() for (cell,) in net.layers)
-        root = max(1.0, *map(perron_root, matrices))
+        root = max(1.0, *_roots(net, parameters))
     parameters = {name: parameters[name].detach().to(dtype) for name in _names(net)}
     embedded = None if net.embedding is None else squared_products(parameters[net.embedding], into=False)[1]
     unused = _unused(net)
@@ -107,6 +106,20 @@ def _measured(
     growth = root * sums.growth
     next_root = max(1.0, growth) if 0 < growth < math.inf else root
     return StackKappa(kappa, flow, math.log(sums.gamma_sq) + log_scale, next_root, dtype)
+
+
+def _roots(net: StackNet, parameters: Mapping[str, Tensor]) -> list[float]:
+    """The Perron roots of the layers, roughly, each from what enters it first and leaves it last."""
+    squares = {name: parameters[name].detach().double().square() for name in _names(net)}
+    entering = None if net.embedding is None else squares[net.embedding].sum(0)
+    u, v = [], [squares[net.w_out].sum(0)]
+    for (cell,) in net.layers:
+        w_in = squares[cell.w_in]
+        entering = sum((squares[bias] for bias in cell.biases), w_in.sum(1) if entering is None else w_in @ entering)
+        u.append(entering)
+    for (cell,) in net.layers[:0:-1]:
+        v.append(v[-1] @ squares[cell.w_in])
+    return [perron_root(squares[cell.w_rec], *ends) for (cell,), *ends in zip(net.layers, u, v[::-1])]
 
 
 def _weights(parameters: Mapping[str, Tensor], cell: Cell) -> tuple[Tensor, Tensor, list[Tensor]]:

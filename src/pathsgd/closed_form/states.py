@@ -22,5 +22,5 @@ def sequences(
     is r^-(s-1) h_s, row s-1 of the second is r^-(T-s) delta_s. root: a good guess of r, from an earlier call.
     """
     if root is None:
-        root = max(1.0, perron_root(weight.to(u.dtype).square()))
+        root = max(1.0, perron_root(weight.to(u.dtype).square(), u, v))
     return (*squared_sequences(weight, u, v, steps, every_step, 1 / root), root)

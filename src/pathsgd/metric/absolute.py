@@ -27,6 +27,8 @@ from pathsgd.metric.geometry import Measure
 from pathsgd.metric.whitening import WhiteningOf, Whitenings
 from pathsgd.rules.base import FIXED
 
+_GRID = 2**20
+"""Sizes are met to a millionth: the last bits of a mean depend on how units are scaled, those of a grid do not."""
 Layer = bytes
 """A layer of units, by the numbers of its nodes."""
 ENDS: Layer = b""
@@ -59,7 +61,7 @@ def resized(
         mean = mean_log(whitening)
         if not math.isfinite(mean):
             continue
-        factor = math.exp(size - mean)
+        factor = math.exp(round((size - mean) * _GRID) / _GRID)
         if in_place:
             (whitening.rows if isinstance(whitening, Outer) else whitening).mul_(factor)
         elif isinstance(whitening, Outer):
@@ -72,7 +74,7 @@ def resized(
 def _factor(whitening: Tensor, size: float) -> Tensor:
     """The same factor as a tensor on the device: nobody waits for it."""
     mean = whole(whitening.detach()).double().log().mean()
-    return torch.where(mean.isfinite(), (size - mean).exp(), 1.0)
+    return torch.where(mean.isfinite(), ((size - mean).mul(_GRID).round() / _GRID).exp(), 1.0)
 
 
 def log_sizes(

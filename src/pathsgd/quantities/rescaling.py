@@ -48,16 +48,20 @@ def random_rescaling(
     *inputs: Any,
     low: float = 1e-2,
     high: float = 1e2,
+    powers_of_two: bool = False,
     generator: torch.Generator | None = None,
     output: Output = None,
     optimizer: Optimizer | None = None,
 ) -> nn.Module:
     """Rescale every free node in place by a random alpha, log-uniform between low and high. Returns the model.
 
+    powers_of_two: round each alpha to the nearest power of two. Then nothing is rounded in the weights: the function is
+        the same in every bit, and so are the steps of PathAdam and PathSGD where their metric is measured as exactly.
     optimizer: the model's optimiser, whose state is carried along (see `balance`).
     """
     parameters, spaces = _free_nodes(model, inputs, output, optimizer)
-    apply(parameters, spaces, random_alpha(spaces.count, low, high, generator), optimizer)
+    alpha = random_alpha(spaces.count, low, high, generator)
+    apply(parameters, spaces, alpha.log2().round().exp2() if powers_of_two else alpha, optimizer)
     return model
 
 

@@ -106,6 +106,7 @@ def test_fields_added_since_a_record_was_written_get_their_defaults() -> None:
         ({"task": {"name": "adding", "length": 1}}, "at least 2 steps"),
         ({"system": {}}, "the run has no system"),
         ({"schedule": {"decay": "sudden"}}, "must be one of constant, linear, cosine"),
+        ({"by_powers_of_two": True}, "says how units are rescaled"),
         ({"system": {"name": "lstm"}, "unbalanced": 10.0}, "unbalanced needs a net of linear and ReLU parts"),
         ({"system": {"name": "lstm"}, "optimiser": {"name": "path-adam"}}, "path-adam needs a net of linear"),
         ({"budget": {"seconds": 3.0}, "schedule": {"decay": "linear"}}, "a decaying rate needs an end"),

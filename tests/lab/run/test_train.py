@@ -136,6 +136,14 @@ def test_unbalanced_start_is_the_same_function() -> None:
     assert data.evaluate(scaled.model, "valid") == pytest.approx(data.evaluate(balanced.model, "valid"), rel=1e-4)
 
 
+@pytest.mark.parametrize(("optimiser", "same"), [("path-adam-absolute", True), ("path-sgd-absolute", True), ("adam", False)])
+def test_starts_rescaled_by_powers_of_two_train_alike_in_every_bit(optimiser: str, same: bool) -> None:
+    spec = tiny(optimiser=optimiser, others_range=0.3, steps=60, eval_every=10)
+    twin = replace_settings(spec, unbalanced=1000.0, by_powers_of_two=True)
+    curves = [[point.metrics for point in train(each).curve] for each in (spec, twin)]
+    assert (curves[0] == curves[1]) == same
+
+
 def test_divergence_is_an_outcome_with_its_step() -> None:
     record = train(tiny(optimiser="sgd", lr=1e6, clip=0.0, steps=400))
     assert record.outcome == "diverged"

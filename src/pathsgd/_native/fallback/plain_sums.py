@@ -41,7 +41,7 @@ def plain_sums(
     gamma_sq = float(v @ out)
     if b_out is not None:
         gamma_sq += float(b_out.double().square().sum() * (fade[-1] * (steps if every_step else 1)))
-    growth = float(h[-1].sum() / h[-2].sum()) if steps > 1 else 0.0
+    growth = float((v @ h[-1].double()) / (v @ h[-2].double())) if steps > 1 else 0.0
     share = 1 / gamma_sq if gamma_sq > 0 else 1.0
     # In float64: gamma^2 may leave the range of `dtype` where the quotient does not.
     recurrent = (recurrent.double() * (share * decay)).to(dtype)

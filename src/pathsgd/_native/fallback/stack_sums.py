@@ -94,7 +94,7 @@ def stack_sums(
     gamma_sq = float(v @ out) + bias
     if not trusted[0] < gamma_sq < trusted[1]:
         return [], out, gamma_sq, 0.0, math.inf, 0.0, 1.0
-    growth = float(top[0][-1].sum() / top[0][-2].sum()) if steps > 1 and len(top) == 1 else 0.0
+    growth = float((v @ top[0][-1]) / (v @ top[0][-2])) if steps > 1 and len(top) == 1 else 0.0
     above = []
     for side, at in zip(v.chunk(len(top)), reads):
         entering = torch.outer(stack.back, side)

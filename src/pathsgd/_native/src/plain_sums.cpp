@@ -87,10 +87,11 @@ void make_relative(PlainSumsCall<W, F>& call, const double* v) {
   for (long o = 0; call.b_out && o < call.outputs; o++) bias += square_of(call.b_out[o]);
   call.gamma_sq = call.output_rows * bias;
   for (long i = 0; i < n; i++) call.gamma_sq += v[i] * call.out[i];
+  // Of what an output collects: no rescaling changes it, by powers of two not even in its last bit.
   double last = 0, before = 0;
   for (long i = 0; i < n && steps > 1; i++) {
-    last += call.h[(steps - 1) * n + i];
-    before += call.h[(steps - 2) * n + i];
+    last += v[i] * call.h[(steps - 1) * n + i];
+    before += v[i] * call.h[(steps - 2) * n + i];
   }
   call.growth = before > 0 ? last / before : 0;
   const double share = call.gamma_sq > 0 ? 1 / call.gamma_sq : 1;

@@ -123,12 +123,12 @@ class Stack {
     call_.gamma_sq = total + (call_.reads[0] < 0 ? steps_ : 1) * fade_[steps_ - 1] * bias;
   }
 
-  // Of the highest states, from the last step but one to the last; 0 where there is none.
+  // Of what an output collects of the highest states, from the last step but one to the last; 0 where there is none.
   double growth() {
     if (steps_ == 1 || directions_ > 1) return 0;
     const F* h = states(call_.layers - 1, 0) + (steps_ - 2) * n_;
     double before = 0, last = 0;
-    for (long i = 0; i < n_; i++) before += h[i], last += h[n_ + i];
+    for (long i = 0; i < n_; i++) before += v_.data()[i] * h[i], last += v_.data()[i] * h[n_ + i];
     return before > 0 ? last / before : 0;
   }
 

@@ -39,11 +39,14 @@ void multiply(F* __restrict values, double factor, int64_t count) {
   }
 }
 
-// What gives a mean logarithm the size that a job asks for; 1 where it has none, or no mean.
+constexpr double kGrid = 1 << 20;
+
+// What gives a mean logarithm the size that a job asks for; 1 where it has none, or no mean. To a millionth: the last bits
+// of a mean depend on how units are scaled, and would be seen in those of all that it multiplies.
 template <class F>
 double sizing(WhitenJob<F>& job, double mean) {
   job.is_sized = std::isfinite(mean) && !std::isnan(job.log_size);
-  return job.is_sized ? std::exp(job.log_size - mean) : 1.0;
+  return job.is_sized ? std::exp(std::round((job.log_size - mean) * kGrid) / kGrid) : 1.0;
 }
 
 // One row: everything by value, so that the compiler makes vectors of the loop.
@@ -136,7 +139,7 @@ void whiten_outer(const WhitenCall<F>& call, WhitenJob<F>& job) {
   double by = 1.0;
   if (!job.to_columns) by = columns[0];
   else if (!job.to) by = rows[0];
-  else if (high > 0 && wide > 0) by = std::sqrt(wide) / std::sqrt(high);
+  else if (high > 0 && wide > 0) by = std::exp2(std::round((std::log2(wide) - std::log2(high)) / 2));  // rounds nothing
   job.least = 1.0;
   if (job.to) job.least = write(rows, by, high, job.to);
   if (job.to_columns) job.least = std::min(job.least, write(columns, job.to ? 1 / by : by, wide, job.to_columns));

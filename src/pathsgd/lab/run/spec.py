@@ -114,6 +114,8 @@ class RunSpec:
     """Sequences per step; None: the paper's for the task."""
     unbalanced: float = 1.0
     """u: the initial model's units are rescaled by random factors in [1/u, u], which leaves its function alone."""
+    by_powers_of_two: bool = False
+    """Those factors are rounded to powers of two, which leaves every bit of the function alone."""
     threads: int = 1
     """Threads per process; small nets gain nothing from more."""
     paper_ref: str = ""
@@ -127,6 +129,8 @@ class RunSpec:
             raise ValueError(f"seed must be from 0 to {SEEDS - 1}, got {self.seed}")
         if not 1.0 <= self.unbalanced <= MOST_UNBALANCED:
             raise ValueError(f"unbalanced must be from 1 to {MOST_UNBALANCED:g}, got {self.unbalanced}")
+        if self.by_powers_of_two and self.unbalanced == 1.0:
+            raise ValueError("by_powers_of_two says how units are rescaled, and unbalanced=1 does not rescale them")
         if misfit := self.system.misfit(self.task):
             raise ValueError(misfit)
         if self.curriculum.first_length and not self.system.any_length:
@@ -282,6 +286,8 @@ def spec_hash(spec: RunSpec) -> str:
     # There and back again, so that lr=1 and lr=1.0 are the same run.
     written_out = spec_to_json(spec_from_json(spec_to_json(spec)))
     content = {name: value for name, value in written_out.items() if name != "paper_ref"}
+    if not spec.by_powers_of_two:  # records from before the setting keep their names
+        del content["by_powers_of_two"]
     content["optimiser"] = {k: v for k, v in content["optimiser"].items() if (k, v) not in ADDED_LATER}
     return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 

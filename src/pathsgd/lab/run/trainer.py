@@ -50,8 +50,9 @@ class Trainer:
             draw = generator_for(spec.seed, RESCALING_KEY)
             example = spec.task.example_inputs()
             random_rescaling(
-                self.model, example, low=1.0 / spec.unbalanced, high=spec.unbalanced, generator=draw, output=0
-            )
+                self.model, example, low=1.0 / spec.unbalanced, high=spec.unbalanced,
+                powers_of_two=spec.by_powers_of_two, generator=draw, output=0,
+            )  # fmt: skip
         self.together = Together()
         self.together.check(spec.batch)
         self.stepper = spec.optimiser.stepper(spec.system, self.model, spec.task)

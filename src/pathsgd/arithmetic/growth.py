@@ -45,6 +45,7 @@ from pathsgd._native.fallback.follow_directions import ITERATIONS, RIPE, Directi
 
 __all__ = ["Directions", "Map", "bound_", "ripe_directions", "scale_of", "settle_", "strongest", "upper_bound"]
 
+_GRID = 2**30
 CORRECTIONS = 8
 """Corrections of a map that is seen for the first time, at most."""
 
@@ -56,16 +57,17 @@ def scale_of(whitening: Tensor, weight: Tensor) -> Tensor:
     column i grows by 2 log alpha_i, up to a constant. Entries on no path are left out; a matrix on no path at all is
     balanced by itself.
 
-    Rounded to powers of two, so that going from one coordinates to the other rounds nothing: twins rescaled by powers of
-    two are then one map in every bit. The first unit has 1, whatever the constant is.
+    Its logarithms to base 2 are rounded to a billionth, and the first unit has 1 whatever the constant is: twins that
+    are rescaled by powers of two then have scales that differ by just these, and are one map in every bit.
     """
     used = whitening > 0
     if not bool(used.any()):
         return _balancing_scale(weight)
-    logs = torch.where(used, whitening, 1.0).log()
+    logs = torch.where(used, whitening, 1.0).double().log2()
     row, column = (logs.sum(d) / used.sum(d).clamp(min=1) for d in (1, 0))
     half = (row - column) / 2
-    return ((half - half[0]) / math.log(2)).round().exp2()
+    half = (half - half[0]).mul(_GRID).round() / _GRID
+    return ((half - half.floor()).exp2() * half.floor().exp2()).to(weight.dtype)
 
 
 def _balancing_scale(weight: Tensor, iterations: int = 1000) -> Tensor:

@@ -62,7 +62,9 @@ def kappa1(
     sums = None
     if not exact and w_rec.dtype == torch.float32 and net.steps <= FLOAT32_STEPS:
         sums = relative_sums(net, parameters, embedded, root, torch.float32)
-    if sums is None or not is_certain(sums):
+        if not is_certain(sums):
+            sums = _balanced_sums(net, parameters, embedded, root, sums)
+    if sums is None:
         sums = relative_sums(net, parameters, embedded, root, torch.float64)
     gamma_sq = sums.gamma_sq
     if guessed and not 1e-200 < gamma_sq < 1e200:
@@ -106,6 +108,36 @@ def relative_sums(
     b_out = None if net.b_out is None else parameters[net.b_out]
     with torch.no_grad():
         return plain_sums(w_in, embedded, w_rec, biases, w_out, b_out, net.steps, net.every_step, 1 / root, dtype)
+
+
+@torch.no_grad()
+def _balanced_sums(
+    net: PlainNet, parameters: Mapping[str, Tensor], embedded: Tensor | None, root: float, known: PlainSums
+) -> PlainSums | None:
+    """Sums in float32 with units rescaled so that what reaches a unit is as large as what it leads to; None if in vain.
+
+    By powers of two, which round nothing: a net whose weights are badly scaled has the sums of its balanced twin in
+    every bit, where float64 would round others.
+    """
+    into, _, through = known.vectors.unbind()
+    ratio = into.square() / through
+    a = torch.where((ratio > 0) & ratio.isfinite(), ratio, 1.0).pow(0.25).log2().round().exp2().to(torch.float32)
+    scaled = dict(parameters)
+    for name in (net.w_in, net.w_rec, *net.biases):
+        scaled[name] = parameters[name] * (a if parameters[name].dim() == 1 else a[:, None])
+    scaled[net.w_rec] = scaled[net.w_rec] / a
+    scaled[net.w_out] = parameters[net.w_out] / a
+    sums = relative_sums(net, scaled, embedded, root, torch.float32)
+    if not is_certain(sums):
+        return None
+    squares = a.double().square()
+    recurrent = sums.recurrent.double() * squares[:, None] / squares
+    tiny, largest = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
+    if net.steps > 1 and not bool(((recurrent >= tiny) & (recurrent <= largest)).all()):
+        return None
+    vectors = torch.stack([sums.vectors[0] * squares, sums.vectors[1] / squares, sums.vectors[2]])
+    h, delta = sums.h.double() / squares, sums.delta.double() * squares
+    return sums._replace(h=h, delta=delta, vectors=vectors, recurrent=recurrent.to(torch.float32))
 
 
 def is_certain(sums: PlainSums) -> bool:

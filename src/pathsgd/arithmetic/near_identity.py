@@ -27,8 +27,11 @@ _MARGIN = 1 + 1e-5
 def near_identity_sum(A: Tensor, before: Tensor, delta: Tensor, tolerance: float) -> Tensor | None:
     """S (second_order.py) in float64, or None where the exact sum is cheaper."""
     (steps, hidden), x = before.shape, before[-1].to(A)
-    a, least, grown = torch.stack([A.diagonal().amin(), x.amin(), torch.mv(A, x).div_(x).amax()]).tolist()
-    if not (a > 0 and least > 0) or not _is_worth_while(steps, hidden, a, grown - a):
+    a, largest = (float(end) for end in A.diagonal().aminmax())
+    if not a > 0 or not _is_worth_while(steps, hidden, a, largest - a):  # f is at least that
+        return None
+    least, grown = torch.stack([x.amin(), torch.mv(A, x).div_(x).amax()]).tolist()
+    if not least > 0 or not _is_worth_while(steps, hidden, a, grown - a):
         return None
     F = A.clone()
     F.diagonal().sub_(a)

@@ -44,7 +44,7 @@ def second_order_sum(
         if total is None:
             total = rank_one_sum(powers_of, before, delta, tolerance, adjoint=adjoint)
         if total is not None:
-            return total.mul_(ratio**2)
+            return total if ratio == 1 else total.mul_(ratio**2)
     return exact_sum(A.to(before.dtype), before, delta, ratios).to(A)
 
 

@@ -113,7 +113,7 @@ def is_certain(sums: PlainSums) -> bool:
 def kappa2(net: PlainNet, parameters: Mapping[str, Tensor], first: PlainKappa) -> dict[str, Tensor]:
     """kappa2 / gamma^2 of the recurrent matrix, the only parameter a path uses twice: 4 A .* S."""
     A = parameters[net.w_rec].detach().double().square().div_(first.root)
-    before = torch.cat([torch.zeros_like(first.h[:1]), first.h[:-1]])
-    tolerance = 1e-5 if before.dtype == torch.float32 else 1e-6
-    total = second_order_sum(A, before, first.delta, adjoint=not net.every_step, tolerance=tolerance)
+    tolerance = 1e-5 if first.h.dtype == torch.float32 else 1e-6
+    # From h_1 on: h_0 = 0 is in no sum.
+    total = second_order_sum(A, first.h[:-1], first.delta[1:], adjoint=not net.every_step, tolerance=tolerance)
     return {net.w_rec: total.mul_(A).mul_(4 / first.root / first.divisor)}

@@ -114,7 +114,8 @@ def slope(x: list[int], y: list[float]) -> float:
     """Of log y against log x, by least squares."""
     a, b = [math.log(v) for v in x], [math.log(v) for v in y]
     mean_a, mean_b = sum(a) / len(a), sum(b) / len(b)
-    return sum((p - mean_a) * (q - mean_b) for p, q in zip(a, b)) / sum((p - mean_a) ** 2 for p in a)
+    rise = sum((p - mean_a) * (q - mean_b) for p, q in zip(a, b)) / sum((p - mean_a) ** 2 for p in a)
+    return round(rise, 2) + 0.0  # no -0.00 in a table
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------------

@@ -45,6 +45,15 @@ def test_the_tables_of_benchmarks_are_those_of_their_records(name: str, monkeypa
     assert module.BEGIN + module.table(record) + end in page, f"run `python benchmarks/{name}.py --page`"
 
 
+def test_the_tables_of_steps_are_those_of_their_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = DOCS.parent / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    steps, end = import_module("steps"), import_module("models").END
+    records = {name: json.loads((folder / "records" / f"{name}.json").read_text()) for name in steps.RECORDS}
+    page = (DOCS / "performance.md").read_text()
+    assert steps.BEGIN + steps.table(records) + end in page, "run `python benchmarks/steps.py --page`"
+
+
 def test_the_loops_of_the_benchmark_are_the_layers_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS.parent / "benchmarks"))
     loops = import_module("loops")

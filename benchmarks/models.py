@@ -285,6 +285,12 @@ def table(record: dict[str, dict[str, dict[str, float]]]) -> str:
     return "\n" + "\n".join(lines) + "\n\n"
 
 
+def into_page(begin: str, text: str) -> None:
+    """Put text between a mark of the page and the end that follows it."""
+    before, rest = PAGE.read_text().split(begin)
+    PAGE.write_text(before + begin + text + END + rest.split(END, 1)[1])
+
+
 def moved(old: dict[str, dict[str, float]], new: dict[str, dict[str, float]]) -> list[str]:
     """Which ratios differ from the record's by more than noise."""
     return [
@@ -328,9 +334,7 @@ def main() -> None:
         options.json.write_text(json.dumps(known, indent=1) + "\n")
         if options.json != RECORD:  # the page shows the record
             return
-    page = PAGE.read_text()
-    before, rest = page.split(BEGIN)
-    PAGE.write_text(before + BEGIN + table(known) + END + rest.split(END, 1)[1])
+    into_page(BEGIN, table(known))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ Columns are ratios to the plain SGD step with torch.nn.RNN: naive (kappa1 by a s
 path_default (the same with the library's defaults), kappa and kappa_both (the metric's share, as an optimiser measures
 it), identity (kappa_both of a net that starts from the identity), limit (the step's flops, zeros included, at the speed
 of a large matrix product measured in the same run). layers.py has the layer alone, beside oneDNN and a compiled scan.
+--page puts the tables of the records into docs/performance.md.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from jax_steps import jax_seconds
+from models import HERE, into_page
 from settings import (
     SETTINGS,
     Net,
@@ -36,6 +39,14 @@ from torch import nn
 
 import pathsgd
 
+BEGIN, RECORDS = "<!-- benchmark steps -->\n", ("steps-1", "steps-2", "steps-1-jax")
+GOALS = {
+    "path": {"A100": 0.22, "A400": 0.18, "A750": 0.16, "M784": 0.25, "W20": 0.80, "C50": 0.72},
+    "kappa": {"A100": 0.03, "A400": 0.03, "A750": 0.03, "M784": 0.03, "W20": 0.03, "C50": 0.06},
+    "kappa_both": dict.fromkeys(("A100", "A400", "A750", "M784", "W20"), 0.10),
+    "identity": dict.fromkeys(("A100", "A400", "A750", "M784", "W20"), 0.10),
+}
+"""For one thread with AVX-512."""
 COLUMNS = ("naive", "fused", "path", "path_default", "kappa", "kappa_both", "identity", "limit", "jax")
 
 
@@ -94,6 +105,30 @@ def measure_setting(name: str, seconds: float, jax_python: str | None) -> dict[s
     return times
 
 
+def table(records: dict[str, dict[str, Any]]) -> str:
+    """The records as the page has them; what is within its goal is bold."""
+    lines = [""]
+    for record in records.values():
+        columns = [c for c in COLUMNS if any(c in row["ratios"] for row in record["rows"])]
+        kernel, speed = record["backend"].split(" kernel")[0], record["product_flops_per_second"] / 1e9
+        title = f"{record['threads']} thread(s), {kernel}, large product {speed:.0f} GFLOP/s"
+        lines += [f"| {title} | sgd, ms | {' | '.join(columns)} |", "| --- |" + " ---: |" * (len(columns) + 1)]
+        for row in record["rows"]:
+            cells = [_cell(row["setting"], column, row["ratios"]) for column in columns]
+            lines.append(f"| {row['setting']} | {1e3 * row['sgd_seconds']:.2f} | {' | '.join(cells)} |")
+        lines.append("")
+    goals = [f"| {name} | {' | '.join(str(of.get(s, '')) for s in SETTINGS)} |" for name, of in GOALS.items()]
+    head = [f"| goals | {' | '.join(SETTINGS)} |", "| --- |" + " ---: |" * len(SETTINGS)]
+    return "\n".join([*lines, *head, *goals, "", ""])
+
+
+def _cell(setting: str, column: str, ratios: dict[str, float]) -> str:
+    if column not in ratios:
+        return ""
+    is_met = ratios[column] <= GOALS.get(column, {}).get(setting, -1.0)
+    return f"**{ratios[column]:.3f}**" if is_met else f"{ratios[column]:.3f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
@@ -101,7 +136,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--jax", metavar="PYTHON", help="an interpreter that has jax: a scan+jit SGD step beside them")
     parser.add_argument("--json", type=Path, help="directory for the record")
+    parser.add_argument("--page", action="store_true", help="only put the tables of the records into the page")
     options = parser.parse_args()
+    if options.page:
+        into_page(BEGIN, table({n: json.loads((HERE / "records" / f"{n}.json").read_text()) for n in RECORDS}))
+        return
     torch.set_flush_denormal(True)
     for threads in options.threads:
         torch.set_num_threads(threads)

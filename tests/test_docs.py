@@ -35,13 +35,33 @@ def test_the_page_has_the_counts_of_the_last_fuzz() -> None:
     assert table() in (DOCS / "reliability.md").read_text(), "put the output of tests/support/fuzz.py there"
 
 
-def test_the_table_of_models_is_that_of_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["models", "scaling", "loops"])
+def test_the_tables_of_benchmarks_are_those_of_their_records(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = DOCS.parent / "benchmarks"
     monkeypatch.syspath_prepend(str(folder))
-    models = import_module("models")
-    record = json.loads((folder / "records" / "models.json").read_text())
+    module, end = import_module(name), import_module("models").END
+    record = json.loads((folder / "records" / f"{name}.json").read_text())
     page = (DOCS / "performance.md").read_text()
-    assert models.BEGIN + models.table(record) + models.END in page, "run `python benchmarks/models.py --page`"
+    assert module.BEGIN + module.table(record) + end in page, f"run `python benchmarks/{name}.py --page`"
+
+
+def test_the_tables_of_steps_are_those_of_their_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = DOCS.parent / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    steps, end = import_module("steps"), import_module("models").END
+    records = {name: json.loads((folder / "records" / f"{name}.json").read_text()) for name in steps.RECORDS}
+    page = (DOCS / "performance.md").read_text()
+    assert steps.BEGIN + steps.table(records) + end in page, "run `python benchmarks/steps.py --page`"
+
+
+def test_the_loops_of_the_benchmark_are_the_layers_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS.parent / "benchmarks"))
+    loops = import_module("loops")
+    for name in loops.LOOPS:
+        loop, layer = loops.pair(name, 7)
+        x = torch.randint(loops.SYMBOLS, (12, 3))
+        torch.testing.assert_close(loop(x), layer(x))
+        assert loops.difference(loop, layer, x) < 1e-9
 
 
 def test_the_example_of_a_new_rule_works() -> None:

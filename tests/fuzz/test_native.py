@@ -16,7 +16,7 @@ EACH = 25
 OPERATIONS = [
     "rnn", "squared", "squared_products", "squares", "narrow", "row_lengths", "mean_log", "linear_sweep",
     "flow_sides", "spectral_norm",
-    "follow_directions", "update", "cross_entropy",
+    "follow_directions", "update", "cross_entropy", "rank_one_sum",
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@
 #include "mean_log.h"
 #include "narrow.h"
 #include "plain_sums.h"
+#include "rank_one_sum.h"
 #include "rnn.h"
 #include "row_lengths.h"
 #include "spectral_norm.h"
@@ -40,6 +41,8 @@ OVERLOADS(recurrent_gradient, RecurrentGradientCall)
 OVERLOADS(squared_products, SquaredProductsCall)
 OVERLOADS(linear_sweep, LinearSweepCall)
 OVERLOADS(row_lengths, RowLengthsCall)
+DECLARE(rank_one_sum, RankOneSumCall, float)
+DECLARE(rank_one_sum, RankOneSumCall, double)
 DECLARE(stack_sums, StackSumsCall, float)
 DECLARE(stack_sums, StackSumsCall, double)
 DECLARE(squares, SquaresCall, float)
@@ -292,6 +295,43 @@ void run_linear_sweep(long steps, long rows, long hidden, bool transposed, bool 
                                                        from_zero ? nullptr : start.data(),
                                                        plain ? nullptr : ratios.data(), got.data()});
   expect_same("sweep", got, m);
+}
+
+// Every pair of a state and a derivative, with the power of A between them. A has a gap, so that there are few powers.
+template <class F>
+void run_rank_one_sum(long steps, long hidden, bool adjoint, int (*run)(pathsgd::RankOneSumCall<F>*)) {
+  auto a = random<double>(hidden * hidden);
+  for (double& value : a) value = (2 + value) / (2 * hidden);
+  auto before = random<F>(steps * hidden), delta = random<F>(steps * hidden);
+  for (F& value : before) value = F(1.25) + value;
+  for (F& value : delta) value = F(1.25) + value;
+  for (long t = steps - 2; adjoint && t >= 0; t--)
+    for (long i = 0; i < hidden; i++) {
+      double sum = 0;
+      for (long k = 0; k < hidden; k++) sum += a[k * hidden + i] * delta[(t + 1) * hidden + k];
+      delta[t * hidden + i] = static_cast<F>(sum);
+    }
+  vector<double> total(hidden * hidden), power(hidden * hidden), next(hidden * hidden);
+  for (long i = 0; i < hidden; i++) power[i * hidden + i] = 1;
+  for (long n = 0; n + 1 < steps; n++) {
+    for (long i = 0; i < hidden; i++)
+      for (long j = 0; j < hidden; j++) {
+        double lagged = 0, sum = 0;
+        for (long s = 0; s + n + 1 < steps; s++)
+          lagged += static_cast<double>(delta[(s + n + 1) * hidden + i]) * before[s * hidden + j];
+        total[i * hidden + j] += power[j * hidden + i] * lagged;
+        for (long k = 0; k < hidden; k++) sum += power[i * hidden + k] * a[k * hidden + j];
+        next[i * hidden + j] = sum;
+      }
+    power.swap(next);
+  }
+  vector<double> got(hidden * hidden);
+  const double tolerance = sizeof(F) == 4 ? 2e-6 : 1e-10;
+  pathsgd::RankOneSumCall<F> call{steps,        hidden,     adjoint, steps / 2, 2, a.data(), before.data(),
+                                  delta.data(), got.data(), tolerance, -1};
+  failures += run(&call);
+  if (call.result == pathsgd::kCertified) expect_same("kappa2's sum", vector<float>(got.begin(), got.end()), total);
+  else if (call.result != pathsgd::kNoGap || (steps > 60 && hidden > 12)) std::printf("no sum: %ld\n", long(call.result)), failures++;
 }
 
 // A stack beside plain loops: the states from the lowest layer, the derivatives from the highest, all in double.
@@ -675,6 +715,12 @@ void run_known() {
       for (int bits = 0; bits < 8; bits++)
         run_stack_sums<double>(s[0], s[2], s[3], 1 + s[1] % 3, bits & 1, bits & 2, bits & 4, pathsgd_stack_sums_double);
       state = drawn;
+      for (long steps : {9, 10, 33, 90})
+        for (bool adjoint : {false, true}) {
+          run_rank_one_sum<float>(steps, 1 + s[2] % 60, adjoint, pathsgd_rank_one_sum_float);
+          run_rank_one_sum<double>(steps, 1 + s[2] % 60, adjoint, pathsgd_rank_one_sum_double);
+        }
+      state = drawn;
       run_spectral_norm(s[1], s[2]);
       run_whiten(s[1], s[2], 1 + s[2] / 3);
       for (long count : {1, 6, 7})
@@ -728,6 +774,9 @@ void run_one(const std::string& operation, unsigned seed, long a, long b, long c
   else if (operation == "stack_sums")
     run_stack_sums<float>(a, c, d, 1 + b % 3, option(1), option(2), option(3), pathsgd_stack_sums_float),
         run_stack_sums<double>(a, c, d, 1 + b % 3, option(1), option(2), option(3), pathsgd_stack_sums_double);
+  else if (operation == "rank_one_sum")
+    run_rank_one_sum<float>(9 + a, 1 + c % 60, option(1), pathsgd_rank_one_sum_float),
+        run_rank_one_sum<double>(9 + a, 1 + c % 60, option(1), pathsgd_rank_one_sum_double);
   else if (operation == "squared_products") run_squared_products(b, c);
   else if (operation == "spectral_norm") run_spectral_norm(b, c);
   else if (operation == "squares") run_squares<float>(b * c, pathsgd_squares_float);

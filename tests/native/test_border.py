@@ -53,6 +53,12 @@ def stack_sums(w_in: Tensor, w_rec: Tensor, bias: Tensor, upper: Tensor, w_out: 
     return sums.cells[1], sums.cells[0][:3], sums.out
 
 
+def rank_one_sum(A: Tensor, before: Tensor, delta: Tensor) -> Any:
+    total = _native.rank_one_sum(A, before, delta, 1e-3, adjoint=False)
+    assert total is not None
+    return total
+
+
 def follow_directions(weight: Tensor, scale: Tensor, rays: Tensor) -> Any:
     age, mean = torch.zeros(2), torch.zeros(2)
     directions = Directions(rays, age, mean, scale * 0, 2)
@@ -101,6 +107,10 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], list[Callable[[], Tensor]]]] = {
         [rand(5, dtype=double), rand(5, dtype=double)],
     ),
     "linear_sweep": (_native.linear_sweep, [rand(4, 4), rand(3, 2, 4), rand(2, 4), rand(3, dtype=double)]),
+    "rank_one_sum": (
+        rank_one_sum,
+        [lambda: torch.rand(4, 4, dtype=double) + 0.5, rand(20, 4, dtype=double), rand(20, 4, dtype=double)],
+    ),
     "mean_log": (_native.mean_log, [lambda: rand(3, 4)().abs() + 0.1]),
     "squares": (_native.squares, [rand(3, 4)]),
     "narrow": (_native.narrow, [rand(3, 4, dtype=double)]),

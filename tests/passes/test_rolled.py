@@ -73,6 +73,45 @@ def test_kappa_of_both_terms_is_that_of_the_loop(turn, every: bool, time: int) -
             torch.testing.assert_close(other[name], one[name], rtol=1e-9, atol=1e-14, msg=name)
 
 
+class Two(nn.Module):
+    """Two loops: one above the other, turn by turn or one after the other; or side by side."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        below = INPUTS if how == "side by side" else UNITS
+        self.cell = nn.RNNCell(INPUTS, UNITS, nonlinearity="relu")
+        self.into, self.rec = nn.Linear(below, UNITS), nn.Linear(UNITS, UNITS)
+        self.out = nn.Linear(UNITS, 2)
+
+    def upper(self, x: Tensor, h: Tensor) -> Tensor:
+        return torch.relu(self.into(x) + self.rec(h))
+
+    def forward(self, x: Tensor) -> Tensor:
+        one = two = x.new_zeros(x.shape[1], UNITS)
+        if self.how == "one after the other":
+            states = [one := self.cell(x_t, one) for x_t in x]
+            for state in states:
+                two = self.upper(state, two)
+            return self.out(two)
+        for x_t in x:
+            one = self.cell(x_t, one)
+            two = self.upper(x_t if self.how == "side by side" else one, two)
+        return self.out(one + two) if self.how == "side by side" else self.out(two)
+
+
+@pytest.mark.parametrize("how", ["turn by turn", "one after the other", "side by side"])
+def test_two_loops_are_two_layers(how: str) -> None:
+    torch.manual_seed(0)
+    model = Two(how).double()
+    loop, layer = both(model, inputs(0))
+    assert [step.operation for step in layer.recording.steps].count("rnn_relu") == 2
+    assert float(layer.total.log()) == pytest.approx(float(loop.total.log()), abs=1e-12)
+    for one, other in ((loop.first(), layer.first()), (loop.second(), layer.second())):
+        for name in one:
+            torch.testing.assert_close(other[name], one[name], rtol=1e-9, atol=1e-14, msg=name)
+
+
 @pytest.mark.parametrize("turn", TURNS.values(), ids=TURNS.keys())
 def test_a_plain_loop_gets_the_closed_form(turn) -> None:
     found = match(rolled(record(Loop(turn), (inputs(0).float(),))))

@@ -15,6 +15,7 @@ from pathsgd._native.operations.linear_sweep import linear_sweep
 from pathsgd._native.operations.mean_log import mean_log
 from pathsgd._native.operations.narrow import narrow
 from pathsgd._native.operations.plain_sums import PlainSums, plain_sums
+from pathsgd._native.operations.rank_one_sum import rank_one_sum
 from pathsgd._native.operations.recurrent_gradient import recurrent_gradient
 from pathsgd._native.operations.rnn_backward import Gradients, Needs, rnn_backward
 from pathsgd._native.operations.rnn_forward import rnn_forward
@@ -57,6 +58,7 @@ __all__ = [
     "mean_log",
     "narrow",
     "plain_sums",
+    "rank_one_sum",
     "recurrent_gradient",
     "rnn_backward",
     "rnn_forward",

@@ -1,28 +1,12 @@
-"""How powers of a nonnegative matrix grow: Perron's root and vectors.
-
-    A v = l v,  w A = l w,  w v = 1,        A^n ~ l^n v w^T
-
-The root is also the largest rate at which A^n x can grow.
-"""
+"""How powers of a nonnegative matrix grow: Perron's root, its largest eigenvalue, is the largest rate of A^n x."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from pathsgd._native import linear_sweep
-
-
-@dataclass(frozen=True)
-class Perron:
-    """The dominant eigenvalue and vectors of a nonnegative matrix, w v = 1."""
-
-    root: Tensor
-    right: Tensor
-    left: Tensor
 
 
 def perron_root(A: Tensor, u: Tensor, v: Tensor, iterations: int = 8) -> float:
@@ -67,39 +51,3 @@ def log_growth(A: Tensor, first: Tensor, iterations: int = 32) -> float:
         logs.append(logs[-1] + math.log(total))
         x = y / total
     return (logs[-1] - logs[half]) / (iterations - half)
-
-
-def dominant(A: Tensor, squarings: int = 7) -> Perron | None:
-    """Perron's root and vectors from A^(2^squarings); None where they are not positive (no single dominant class)."""
-    power = A
-    for _ in range(squarings):
-        power = power @ power
-        top = power.amax()
-        if not bool(top > 0) or not bool(top.isfinite()):
-            return None
-        power = power / top
-    right, left = power.sum(1), power.sum(0)
-    for _ in range(4):
-        right, left = A @ right, left @ A
-        right, left = right / right.sum(), left / left.sum()
-    if not bool((right > 0).all() and (left > 0).all()):
-        return None
-    root = (left @ (A @ right)) / (left @ right)
-    return Perron(root, right, left / (left @ right))
-
-
-def certified_powers(A: Tensor, perron: Perron, most: int, tolerance: float) -> list[Tensor] | None:
-    """A^0..A^(m-1), m the first power that is rank one to `tolerance` in every entry; None if none up to `most` is."""
-    limit, root = torch.outer(perron.right, perron.left), float(perron.root)
-    powers = [torch.eye(A.shape[0], dtype=A.dtype, device=A.device)]
-    previous = torch.inf
-    for m in range(1, most + 1):
-        power = A @ powers[-1] if m > 1 else A
-        error = float((power / limit).sub_(root**m).abs_().amax()) / root**m
-        if error <= tolerance:
-            return powers
-        if m >= 4 and error > 0.9 * previous:
-            return None  # hardly any gap: the exact route is cheaper than waiting
-        previous = error
-        powers.append(power)
-    return None

@@ -153,8 +153,8 @@ def is_certain(sums: PlainSums) -> bool:
 
 def kappa2(net: PlainNet, parameters: Mapping[str, Tensor], first: PlainKappa) -> dict[str, Tensor]:
     """kappa2 / gamma^2 of the recurrent matrix, the only parameter a path uses twice: 4 A .* S."""
-    A = parameters[net.w_rec].detach().double().square() / first.root
-    h, delta = first.h.double(), first.delta.double()
-    before = torch.cat([torch.zeros_like(h[:1]), h[:-1]])
-    total = second_order_sum(A, before, delta, adjoint=not net.every_step, exact_in=first.h.dtype)
+    A = parameters[net.w_rec].detach().double().square().div_(first.root)
+    tolerance = 1e-5 if first.h.dtype == torch.float32 else 1e-6
+    # From h_1 on: h_0 = 0 is in no sum.
+    total = second_order_sum(A, first.h[:-1], first.delta[1:], adjoint=not net.every_step, tolerance=tolerance)
     return {net.w_rec: total.mul_(A).mul_(4 / first.root / first.divisor)}

@@ -44,9 +44,8 @@ class _Cell:
 
 def rolled(recording: Recording) -> Recording:
     """The recording with every loop that is a recurrent layer in the place of its turns."""
-    loops = _Loops(recording)
-    for chain in loops.chains():
-        recording = _with_layer(recording, chain)
+    while chains := _Loops(recording).chains():
+        recording = _with_layer(recording, chains[0])  # which moves the steps that others are made of
     return recording
 
 

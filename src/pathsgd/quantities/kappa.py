@@ -112,8 +112,10 @@ class Kappa:
             states = passage.states
             delta = recurrence.adjoint_states(A, external, states.ratios)
             before = torch.cat([states.start[None], states.mantissa.detach()[:-1]])
+            adjoint = not bool(external[:-1].any())  # outputs at the last step only
             for row in range(before.shape[1]):
-                total += second_order_sum(A, before[:, row], delta[:, row], ratios=states.ratios, tolerance=_SHORT_CUT)
+                pair = before[:, row], delta[:, row]
+                total += second_order_sum(A, *pair, ratios=states.ratios, adjoint=adjoint, tolerance=_SHORT_CUT)
         return 4 * A * total
 
     def _gradient_with_graph(self, name: str) -> tuple[Tensor, Tensor]:

@@ -13,9 +13,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathsgd.arithmetic import scaled
+from pathsgd.arithmetic.framed import Window
 from pathsgd.arithmetic.kernel import Kernel
 from pathsgd.arithmetic.scaled import Scaled
-from pathsgd.rules.base import NodeGraph, Nodes, Squared, as_scaled, contraction, operation, shape_of
+from pathsgd.rules.base import (
+    NodeGraph,
+    Nodes,
+    Seen,
+    Squared,
+    as_scaled,
+    contraction,
+    operation,
+    per_dimension,
+    shape_of,
+)
 from pathsgd.rules.linear import ProductRule
 from pathsgd.rules.pointwise import add_nodes
 from pathsgd.tape import Kind, Product, values_in
@@ -80,6 +91,15 @@ class Convolution(ConvolutionRule):
         groups: int = 1,
     ) -> Scaled:  # fmt: skip
         return self._squared(net, x, weight, bias, (stride, padding, dilation, groups))
+
+    def windows(
+        self, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+        groups: int = 1,
+    ) -> Seen:  # fmt: skip
+        reach = [d * (k - 1) + 1 for k, d in zip(weight.shape[-self.spatial :], per_dimension(dilation, self.spatial))]
+        named = {"same": [(r - 1) // 2 for r in reach], "valid": [0] * self.spatial}
+        pads = named[padding] if isinstance(padding, str) else per_dimension(padding, self.spatial)
+        return [x], [Window(*three) for three in zip(reach, per_dimension(stride, self.spatial), pads)]
 
     def nodes(
         self, graph: NodeGraph, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -130,8 +131,9 @@ class _Widened(torch.autograd.Function):
         grad = grads[0]
         for d, (frame, run) in enumerate(zip(ctx.frames, ctx.runs), grad.dim() - len(ctx.frames)):
             if run > 1:
-                before, inside, after = grad.split([frame.before, run, frame.after], d)
-                grad = torch.cat([before, inside.sum(d, keepdim=True), after], d)
+                inside = grad.narrow(d, frame.before, run).sum(d, keepdim=True)
+                after = grad.narrow(d, frame.before + run, frame.after)
+                grad = torch.cat([grad.narrow(d, 0, frame.before), inside, after], d)
         return grad, None, None
 
 
@@ -139,9 +141,15 @@ def _with_runs(x: Tensor, frames: Sequence[Frame], runs: Sequence[int]) -> Tenso
     """x with so many positions inside instead of one."""
     for d, (frame, run) in enumerate(zip(frames, runs), x.dim() - len(frames)):
         if run > 1:
-            before, inside, after = x.split([frame.before, 1, frame.after], d)
-            x = torch.cat([before, inside.expand([run if k == d else n for k, n in enumerate(x.shape)]), after], d)
+            x = x.index_select(d, _positions(frame, run))
     return x
+
+
+@lru_cache(1024)
+def _positions(frame: Frame, run: int) -> Tensor:
+    """Where each position of a widened image is found in the small one."""
+    inside = torch.full((run,), frame.before)
+    return torch.cat([torch.arange(frame.before), inside, torch.arange(frame.before + 1, frame.kept)])
 
 
 def framed(x: Scaled, frames: Sequence[Frame]) -> Framed:

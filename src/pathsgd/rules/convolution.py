@@ -12,6 +12,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from pathsgd._native import Sliding
 from pathsgd.arithmetic import scaled
 from pathsgd.arithmetic.framed import Window
 from pathsgd.arithmetic.kernel import Kernel
@@ -48,14 +49,16 @@ class ConvolutionRule(ProductRule):
     def products(self, x: Any, weight: Any, *args: Any, **kwargs: Any) -> list[Product]:
         return [[[v] for v in values_in((x, weight))]]
 
-    def _squared(self, net: Squared, x: Any, weight: Any, bias: Any, options: tuple[Any, ...]) -> Scaled:
+    def _squared(
+        self, net: Squared, x: Any, weight: Any, bias: Any, options: tuple[Any, ...], sliding: Sliding | None = None
+    ) -> Scaled:
         op = getattr(F, self.name)
 
         def product(m: Tensor, w: Tensor) -> Tensor:
             return op(m, w, None, *options)
 
         if isinstance(weight, Kernel):
-            y = weight.of(as_scaled(net, x), product, self.row_dim)
+            y = weight.of(as_scaled(net, x), product, self.row_dim, sliding)
         else:
             y = contraction(net, product, x, weight)
         if bias is None:
@@ -90,7 +93,10 @@ class Convolution(ConvolutionRule):
         self, net: Squared, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
         groups: int = 1,
     ) -> Scaled:  # fmt: skip
-        return self._squared(net, x, weight, bias, (stride, padding, dilation, groups))
+        sliding = None
+        if self.spatial == 2 and groups == 1 and not isinstance(padding, str):
+            sliding = Sliding(*(per_dimension(value, 2) for value in (stride, padding, dilation)))  # type: ignore[arg-type]
+        return self._squared(net, x, weight, bias, (stride, padding, dilation, groups), sliding)
 
     def windows(
         self, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,

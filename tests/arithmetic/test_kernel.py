@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from pathsgd._native import Sliding
 from pathsgd.arithmetic import kernel as kernels
 from pathsgd.arithmetic.kernel import Kernel
 from pathsgd.arithmetic.scaled import Scaled, no_scale
 
 RIGHT = {"rtol": 2e-5, "atol": 0.0}
-Case = tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, ...], tuple[int, ...], int | None]
-"""The product, the shapes of x and W, and the dimension of the result that rows of W lead to."""
+Case = tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, ...], tuple[int, ...], int | None, Sliding | None]
+"""The product, the shapes of x and W, the dimension of the result that rows of W lead to, and how W moves."""
 
 
 @st.composite
@@ -33,11 +34,14 @@ def cases(draw: st.DrawFn) -> Case:
     options: dict[str, Any] = {"stride": stride, "dilation": dilation, "groups": groups, "padding": size - 1}
     if draw(st.booleans()):
         op = getattr(F, f"conv_transpose{spatial}d")
-        return lambda m, w: op(m, w, **options), x, (ins, outs // groups, *[size] * spatial), None
+        return lambda m, w: op(m, w, **options), x, (ins, outs // groups, *[size] * spatial), None, None
     if stride == 1 and draw(st.booleans()):
         options["padding"] = "same"
     op = getattr(F, f"conv{spatial}d")
-    return lambda m, w: op(m, w, **options), x, (outs, ins // groups, *[size] * spatial), -1 - spatial
+    sliding = None
+    if spatial == 2 and groups == 1 and options["padding"] != "same":
+        sliding = Sliding((stride, stride), (size - 1, size - 1), (dilation, dilation))
+    return lambda m, w: op(m, w, **options), x, (outs, ins // groups, *[size] * spatial), -1 - spatial, sliding
 
 
 def numbers(shape: tuple[int, ...], low: float, high: float, zeros: bool) -> Tensor:
@@ -47,9 +51,9 @@ def numbers(shape: tuple[int, ...], low: float, high: float, zeros: bool) -> Ten
 
 def both(case: Case, x: Tensor, weight: Tensor, y_bar: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """y, x-bar, kappa1 and the mass of rows: by `Kernel`, and by torch in float64."""
-    product, _, _, rows = case
+    product, _, _, rows, sliding = case
     kernel, entered = Kernel(weight), x.clone().requires_grad_()
-    y = kernel.of(Scaled(entered, no_scale()), product, rows)
+    y = kernel.of(Scaled(entered, no_scale()), product, rows, sliding)
     x_bar, _ = torch.autograd.grad(y.mantissa, [entered, kernel.anchor], y_bar * y.log_scale.exp())
     found = [y.mantissa.detach() * y.log_scale.exp(), x_bar, kernel.kappa1().double()]
     q, wide = weight.double().square().requires_grad_(), x.clone().requires_grad_()
@@ -69,9 +73,19 @@ def both(case: Case, x: Tensor, weight: Tensor, y_bar: Tensor) -> tuple[list[Ten
     ranges=st.tuples(*[st.tuples(st.integers(-30, 8), st.integers(0, 20))] * 3),
     zeros=st.booleans(),
     seed=st.integers(0, 10**6),
+    ours=st.booleans(),
 )
-def test_every_entry_is_right(case: Case, ranges: tuple[tuple[int, int], ...], zeros: bool, seed: int) -> None:
+def test_every_entry_is_right(
+    case: Case, ranges: tuple[tuple[int, int], ...], zeros: bool, seed: int, ours: bool
+) -> None:
+    """By torch's convolutions and by our own, which takes one image."""
     torch.manual_seed(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "_WEIGHTS", 0 if ours else 1 << 14)
+        check_every_entry(case, ranges, zeros)
+
+
+def check_every_entry(case: Case, ranges: tuple[tuple[int, int], ...], zeros: bool) -> None:
     (x_low, x_wide), (w_low, w_wide), (y_low, y_wide) = ranges
     x = numbers(case[1], x_low, x_low + x_wide, zeros)
     weight = numbers(case[2], max(w_low, -20), max(w_low, -20) + w_wide, zeros).float()
@@ -80,7 +94,7 @@ def test_every_entry_is_right(case: Case, ranges: tuple[tuple[int, int], ...], z
         torch.testing.assert_close(found, expected, **RIGHT)
 
 
-CONV: Case = (lambda m, w: F.conv2d(m, w, None, 1, 1), (1, 3, 5, 5), (4, 3, 3, 3), -3)
+CONV: Case = (lambda m, w: F.conv2d(m, w, None, 1, 1), (1, 3, 5, 5), (4, 3, 3, 3), -3, None)
 
 
 def routes(case: Case, x: Tensor, weight: Tensor, y_bar: Tensor) -> list[torch.dtype]:

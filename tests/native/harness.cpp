@@ -20,6 +20,7 @@
 #include "rnn.h"
 #include "row_lengths.h"
 #include "spectral_norm.h"
+#include "squared_convolution.h"
 #include "squared_products.h"
 #include "squared_sequences.h"
 #include "squares.h"
@@ -48,12 +49,15 @@ DECLARE(stack_sums, StackSumsCall, double)
 DECLARE(squares, SquaresCall, float)
 DECLARE(squares, SquaresCall, double)
 DECLARE(narrow, NarrowCall, float)
+DECLARE(squared_convolution, SquaredConvolutionCall, float)
+DECLARE(squared_convolution, SquaredConvolutionCall, double)
 DECLARE(mean_log, MeanLogCall, float)
 DECLARE(mean_log, MeanLogCall, double)
 OVERLOADS(square_sums, UpdateCall)
 OVERLOADS(moments, UpdateCall)
 OVERLOADS(direction, UpdateCall)
 OVERLOADS(apply, UpdateCall)
+OVERLOADS(advance, UpdateCall)
 DECLARE(spectral_norm, SpectralNormCall, float)
 DECLARE(whiten, WhitenCall, float)
 DECLARE(flow_sides, FlowSidesCall, double)
@@ -475,6 +479,41 @@ void run_narrow(long count, double factor) {
   expect_same("x in short", to, expected);
 }
 
+// Options are drawn from the bits: strides and dilations of 1 and 2, paddings of 0 to 3.
+template <class F>
+void run_squared_convolution(long inputs, long outputs, long width, unsigned bits,
+                             int (*convolution)(pathsgd::SquaredConvolutionCall<F>*)) {
+  const long kernel[2] = {1 + (bits & 3) % 3, 1 + (bits >> 2 & 3) % 3}, stride[2] = {1 + (bits >> 4 & 1), 1 + (bits >> 5 & 1)};
+  const long pad[2] = {bits >> 6 & 3, bits >> 8 & 3}, dilation[2] = {1 + (bits >> 10 & 1), 1 + (bits >> 11 & 1)};
+  const long size[2] = {5, width + 5};
+  long result[2];
+  for (int d = 0; d < 2; d++) result[d] = (size[d] + 2 * pad[d] - dilation[d] * (kernel[d] - 1) - 1) / stride[d] + 1;
+  const long depth = inputs * kernel[0] * kernel[1], places = result[0] * result[1], pixels = size[0] * size[1];
+  const auto w = random<F>(outputs * depth), x = random<F>(inputs * pixels), y_bar = random<F>(outputs * places);
+  vector<F> y(outputs * places), x_bar(inputs * pixels), kappa(outputs * depth);
+  vector<double> expected_y(y.size()), expected_x(x.size()), expected_kappa(w.size());
+  for (long o = 0; o < outputs; o++)
+    for (long j = 0; j < depth; j++)
+      for (long s = 0; s < places; s++) {
+        const long i = j / (kernel[0] * kernel[1]), ky = j / kernel[1] % kernel[0], kx = j % kernel[1];
+        const long row = s / result[1] * stride[0] + ky * dilation[0] - pad[0];
+        const long column = s % result[1] * stride[1] + kx * dilation[1] - pad[1];
+        if (row < 0 || row >= size[0] || column < 0 || column >= size[1]) continue;
+        const long at = i * pixels + row * size[1] + column;
+        const double square = double(w[o * depth + j]) * w[o * depth + j];
+        expected_y[o * places + s] += square * x[at];
+        expected_x[at] += square * y_bar[o * places + s];
+        expected_kappa[o * depth + j] += double(y_bar[o * places + s]) * x[at];
+      }
+  pathsgd::SquaredConvolutionCall<F> call{
+      inputs, outputs, size[0], size[1], result[0], result[1], kernel[0], kernel[1], stride[0], stride[1], pad[0], pad[1],
+      dilation[0], dilation[1], 3, w.data(), x.data(), y.data(), y_bar.data(), x_bar.data(), kappa.data(), 0, 0};
+  failures += convolution(&call);
+  expect_same("W^2 * x", y, expected_y);
+  expect_same("x-bar of W^2 * x", x_bar, expected_x);
+  expect_same("kappa of W^2 * x", kappa, expected_kappa);
+}
+
 template <class F>
 void run_row_lengths(long rows, long columns) {
   const auto p = random<F>(rows * columns), w = random<F>(rows * columns);
@@ -543,8 +582,16 @@ void run_update(long rows, long columns, int64_t direction, bool by_row, bool by
     }
   for (long i = 0; i < 3; i++) square[1] += double(h[i]) * x[i] * h[i] * x[i];
   failures += square_sums(call);
-  if (direction != pathsgd::kGradient) failures += moments(call);
-  failures += ::direction(call) + apply(call);
+  if (direction != pathsgd::kGradient) {  // both passes in one make the same bits
+    auto p2 = p, q2 = q, m2 = m, n2 = n, v2 = v, o2 = o;
+    float *const moving[] = {p2.data(), q2.data()}, *const first2[] = {m2.data(), n2.data()}, *const second2[] = {v2.data(), o2.data()};
+    auto together = call;
+    together.parameters = moving, together.first = first2, together.second = second2;
+    failures += advance(together) + moments(call) + ::direction(call) + apply(call);
+    failures += p2 != p || q2 != q || m2 != m || n2 != n || v2 != v || o2 != o;
+  } else {
+    failures += ::direction(call) + apply(call);
+  }
   expect_same("sum u^2", sums, square);
   expect_same("p", p, moved);
 }
@@ -752,6 +799,13 @@ void run_known() {
       run_short<double>(s[1], s[2], 0.125, pathsgd_squares_double);
     }
     run_short<float>(260, 600, 0, pathsgd_squares_float);  // large enough for threads
+    const auto drawn = state;
+    for (unsigned bits = 0; bits < 4096; bits += 113) {
+      run_squared_convolution<float>(1 + bits % 7, 1 + bits % 19, 1 + bits % 23, bits, pathsgd_squared_convolution_float);
+      run_squared_convolution<double>(1 + bits % 5, 1 + bits % 150, bits % 11, bits, pathsgd_squared_convolution_double);
+    }
+    run_squared_convolution<float>(40, 150, 3, 0x14a, pathsgd_squared_convolution_float);  // several pieces, threads
+    state = drawn;
     for (long count : {1, 7, 8, 9, 8001, 140000})
       for (bool zero : {false, true}) {
         run_mean_log<float>(count, zero, pathsgd_mean_log_float);
@@ -780,6 +834,8 @@ void run_one(const std::string& operation, unsigned seed, long a, long b, long c
   else if (operation == "squared_products") run_squared_products(b, c);
   else if (operation == "spectral_norm") run_spectral_norm(b, c);
   else if (operation == "squares") run_squares<float>(b * c, pathsgd_squares_float);
+  else if (operation == "squared_convolution")
+    run_squared_convolution<float>(1 + d, b, c % 40, seed >> 1, pathsgd_squared_convolution_float);
   else if (operation == "narrow") run_narrow(b * c, option(1) ? 0.25 : 0.0);
   else if (operation == "row_lengths") run_row_lengths<F>(b, c);
   else if (operation == "mean_log") run_mean_log<float>(b * c * d, option(1), pathsgd_mean_log_float);

@@ -102,6 +102,10 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], list[Callable[[], Tensor]]]] = {
     "cross_entropy": (cross_entropy, [rand(3, 5), rand(4, 5), rand(4)]),
     "squared_sequences": (lambda *t: _native.squared_sequences(*t, 6, True, 0.7), [rand(4, 4), rand(4), rand(4)]),
     "squared_products": (_native.squared_products, [rand(3, 4), rand(4, dtype=double), rand(3, dtype=double)]),
+    "squared_convolution": (
+        lambda *t: _native.squared_convolution_backward(*t, _native.Sliding()),
+        [rand(3, 2, 2, 2), rand(2, 4, 4), rand(3, 3, 3)],
+    ),
     "flow_sides": (
         lambda flow, least: _native.flow_sides(flow, least, 0.25),
         [rand(5, dtype=double), rand(5, dtype=double)],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -84,12 +86,21 @@ def check(o: Operands, rule: UpdateRule, keep: float) -> None:
         o.second = ()
     if rule.direction == GRADIENT:
         o.first = ()
+    together = copy.deepcopy(o)
     step = Update(o)
     squares = step.square_sums()
     if o.first:
         step.moments(rule)
     directions = [step.direction(rule, i) for i in range(len(o.parameters))]
     step.apply(rule, -0.3, keep)
+    if o.first:  # both passes in one, bit for bit
+        Update(together).advance(rule, -0.3, keep)
+        for tensors, others in (
+            (o.parameters, together.parameters),
+            (o.first, together.first),
+            (o.second, together.second),
+        ):
+            assert all(torch.equal(one, other) for one, other in zip(tensors, others))
     for i, (p, m, v, d, square) in enumerate(wanted):
         close = {"rtol": 20 * TOLERANCE[dtype], "atol": 2 * TOLERANCE[dtype], "check_dtype": False}
         torch.testing.assert_close(o.parameters[i].double(), p, **close)

@@ -21,6 +21,11 @@ from pathsgd._native.operations.rnn_backward import Gradients, Needs, rnn_backwa
 from pathsgd._native.operations.rnn_forward import rnn_forward
 from pathsgd._native.operations.row_lengths import row_lengths
 from pathsgd._native.operations.spectral_norm import spectral_norm
+from pathsgd._native.operations.squared_convolution import (
+    Sliding,
+    squared_convolution,
+    squared_convolution_backward,
+)
 from pathsgd._native.operations.squared_products import squared_products
 from pathsgd._native.operations.squared_sequences import squared_sequences
 from pathsgd._native.operations.squares import squares
@@ -41,6 +46,7 @@ __all__ = [
     "Operands",
     "Outer",
     "PlainSums",
+    "Sliding",
     "StackSums",
     "Update",
     "UpdateRule",
@@ -64,6 +70,8 @@ __all__ = [
     "rnn_forward",
     "row_lengths",
     "spectral_norm",
+    "squared_convolution",
+    "squared_convolution_backward",
     "squared_products",
     "squared_sequences",
     "squares",

@@ -131,6 +131,14 @@ class Scaled:
         one = self.with_one_scale()
         return Scaled(one.mantissa.sum(), one.log_scale)
 
+    def mean(self, dims: list[int]) -> Tensor:
+        """The mean of the mantissa along dimensions that have one scale, of size 1 along them; a constant."""
+        return self.mantissa.detach().mean(dims, keepdim=True)
+
+    def spread(self, derivative: Tensor) -> Tensor:
+        """A derivative in the mantissa, in the shape of the value."""
+        return derivative
+
     def log(self) -> Tensor:
         """log of the value; -inf where it is zero."""
         return self.mantissa.detach().log() + self.log_scale

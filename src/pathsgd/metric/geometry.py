@@ -24,6 +24,7 @@ from pathsgd.closed_form.kappa import PlainKappa
 from pathsgd.closed_form.match import PlainNet, StackNet
 from pathsgd.closed_form.stack import StackKappa
 from pathsgd.metric.structures import Structure, Structures
+from pathsgd.passes.framing import Framing
 from pathsgd.passes.frozen import Frozen
 from pathsgd.passes.node_spaces import NodeSpaces
 from pathsgd.passes.places import Place
@@ -90,11 +91,13 @@ def measure(
     frozen: Frozen | None = None,
     bare: Container[str] = (),
     wanted: frozenset[str] | None = None,
+    framing: Framing | None = None,
 ) -> Measure:
     """The general route: one evaluation of the squared network and its backward pass.
 
     frozen: what need not be looked at again; only the kappa that is needed is measured then.
     bare: parameters whose kappa1 may come as an outer product or in float32.
+    framing: the steps that may work on small images (passes/framing.py), unless something is frozen.
     wanted: parameters whose kappa is; None for all. A one stands for that of others which paths use.
     """
     if terms == "first" and _device(parameters).type != "cpu":
@@ -104,7 +107,7 @@ def measure(
     places = spaces.places
     if frozen is None:
         at = [place.value for place in places.values()]
-        measured = Kappa(recording, parameters, at, wanted=wanted, bare=bare, relative=True)
+        measured = Kappa(recording, parameters, at, wanted=wanted, bare=bare, relative=True, framing=framing)
     else:
         recording, places = frozen.live, {name: place for name, place in places.items() if name in frozen.wanted}
         at = [place.value for place in places.values()]
@@ -251,7 +254,8 @@ class Geometry:
             wanted = known.free if free_only and is_short else None
             able = known.bare if wanted is None else known.bare | (known.in_rows - wanted)
             bare = () if exact else [n for n in able if _is_plain(parameters[n])]
-            measured = measure(known.recording, parameters, known.spaces, terms, also, frozen, bare, wanted)
+            framing = known.framing if is_short and known.framing else None
+            measured = measure(known.recording, parameters, known.spaces, terms, also, frozen, bare, wanted, framing)
             return replace(measured, repeats=known.repeats, recurrences=known.recurrences, free=known.free)
         if _device(parameters).type == "cpu":
             first = closed_form.kappa1(known.plain, parameters, root, exact=exact)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
 
 from pathsgd.closed_form.match import PlainNet, StackNet, match
+from pathsgd.passes.framing import Framing
 from pathsgd.passes.frozen import Frozen
 from pathsgd.passes.node_spaces import NodeSpaces
 from pathsgd.passes.nodes import spaces_of
@@ -53,6 +55,11 @@ class Structure:
     in_rows: frozenset[str] = frozenset()
     """Matrices that need no q if nobody wants their kappa."""
     _frozen: dict[frozenset[str], Frozen] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def framing(self) -> Framing:
+        """The steps that may work on small images, where all parameters can move."""
+        return Framing(self.recording.steps, self.recording.inputs)
 
     def frozen(self, parameters: Mapping[str, Tensor]) -> Frozen | None:
         """What a measurement for steps of these parameters need not look at again; None if all of them can move."""

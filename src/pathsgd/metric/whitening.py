@@ -95,14 +95,27 @@ def flow_at_places(measured: Measure, parameters: Mapping[str, Tensor]) -> dict[
     for name in measured.kappa1:
         if name not in measured.ahead and measured.is_free(name):
             _add_entering(others, measured, name, parameters[name])
+    flow = _past(delta, mass) + others
+    flow[:, :1].fill_(1.0)
+    return dict(zip(names, flow))
+
+
+def _past(delta: Tensor, mass: Tensor) -> Tensor:
+    """The sums of mass * min(1, delta / its own delta), (places, nodes) as both are."""
+    if delta.is_cpu:  # most nodes are entered at one place; a device would have to be waited for to know which
+        several = ((delta > 0).sum(0) > 1).nonzero()[:, 0]
+        past = mass.clone()
+        past[:, several] = _past_several(delta[:, several], mass[:, several])
+        return past
+    return _past_several(delta, mass)
+
+
+def _past_several(delta: Tensor, mass: Tensor) -> Tensor:
     delta, order = delta.sort(0, descending=True)
     mass = mass.gather(0, order)
     past = delta * torch.where(delta > 0, mass / delta, 0.0).cumsum(0)
-    later = mass.flip(0).cumsum(0).flip(0)[1:]
-    past[:-1] += later
-    flow = torch.empty_like(past).scatter_(0, order, past + others)
-    flow[:, :1].fill_(1.0)
-    return dict(zip(names, flow))
+    past[:-1] += mass.flip(0).cumsum(0).flip(0)[1:]
+    return torch.empty_like(past).scatter_(0, order, past)
 
 
 def _flow_power(measured: Measure, parameters: Mapping[str, Tensor], exponent: float) -> Tensor | None:

@@ -3,7 +3,7 @@
 square_sums   |u|^2 of every parameter           -> clip
 moments       m, v
 direction     of repeated matrices               -> step bound
-apply         p <- keep * p + alpha * d .* w
+apply         p <- keep * p + alpha * d .* w     together with the moments where no matrix is repeated
 """
 
 from __future__ import annotations
@@ -103,19 +103,22 @@ def _move(
     dual_norm, factor = clip_factor(squares, [m.part for m in moves], clip, constant)
     if factor == 0:
         return Lengths(dual_norm, None, moved=False)
+    asks = step_bound.asks(moves, limit)
     for m, update in zip(moves, updates):
         signed = -factor if m.part.group["maximize"] else factor
         if m.rule.direction == GRADIENT:
             m.alpha *= signed
             continue
         m.rule = replace(m.rule, factor=signed)
-        update.moments(m.rule)
+        if asks:
+            update.moments(m.rule)
         for state in m.part.states if m.counts_steps else ():
             state["step"] = state.get("step", 0) + 1
     grown, bound = step_bound.bound(moves, updates, limit)
     for m, update in zip(moves, updates):
         keep = 1 - float(m.part.group["lr"]) * m.part.group["weight_decay"]
-        update.apply(m.rule, m.alpha * bound, keep)
+        through = update.apply if asks or m.rule.direction == GRADIENT else update.advance
+        through(m.rule, m.alpha * bound, keep)
     return Lengths(dual_norm, grown)
 
 

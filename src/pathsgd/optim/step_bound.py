@@ -64,6 +64,11 @@ def bound(moves: Sequence[Move], updates: Sequence[Update], limit: StepLimit) ->
     return largest, min(1.0, 1 / excess) if excess > 0 else 1.0
 
 
+def asks(moves: Sequence[Move], limit: StepLimit) -> bool:
+    """Whether `bound` will look at directions, and so needs the moments before the parameters move."""
+    return limit is not None and any("repeats" in state for move in moves for state in move.part.states)
+
+
 def _balanced_length(move: Move, update: Update, index: int) -> float:
     """|D|_2 of one parameter in balanced coordinates, up to `alpha`."""
     direction, state = update.direction(move.rule, index), move.part.states[index]

@@ -22,6 +22,7 @@ from pathsgd.arithmetic.recurrence import States
 from pathsgd.arithmetic.scaled import Scaled, add, no_scale, power_of
 from pathsgd.arithmetic.spread import is_sharded, whole
 from pathsgd.arithmetic.unsquared import Unsquared
+from pathsgd.passes.framing import Framing
 from pathsgd.rules.base import Squared, examples
 from pathsgd.rules.convolution import ConvolutionRule
 from pathsgd.tape import Recording, Step, Value, interpret, map_leaves
@@ -53,6 +54,7 @@ class Evaluation:
         the parameters themselves; or nothing.
     given: path sums of values that the recorded steps read but do not make.
     wanted: the parameters whose q may be differentiated in; None for all.
+    framing: the steps that may work on small images; values in `keep` may be such images then.
     bare: names of parameters that need no q, out of `used_once`; those that are not wanted, out of `in_rows` too.
     """
 
@@ -69,6 +71,7 @@ class Evaluation:
         given: Mapping[Value, Scaled] | None = None,
         wanted: Container[str] | None = None,
         bare: Container[str] = (),
+        framing: Framing | None = None,
     ) -> None:
         keep = list(keep)
         self.unsquared: dict[str, Unsquared | Kernel | Gathered] = {
@@ -102,12 +105,21 @@ class Evaluation:
             if any(isinstance(operand, Gathered) for operand in self.unsquared.values()):
                 _interpret_gathering(recording, known, net)
             else:
-                interpret(recording, known, lambda step, args, kwargs: step.rule.squared(net, *args, **kwargs))
+                _interpret(recording, known, net, framing)
             sums = [known[output].sum() for output in recording.outputs]
             self.total = reduce(add, sums).times(1 / examples(recording))
         self.kept = {value: known[value] for value in keep}
         names = {id(q): name for name, q in self.weights.items()}
         self.recurrences = [Recurrence(names[id(w)], states) for w, states in net.states if id(w) in names]
+
+
+def _interpret(recording: Recording, known: dict[Value, Any], net: Squared, framing: Framing | None) -> None:
+    """Walk through the steps, on small images where that is possible."""
+    if framing is None:
+        interpret(recording, known, lambda step, args, kwargs: step.rule.squared(net, *args, **kwargs))
+    else:
+        framing.begin(known)
+        interpret(recording, known, lambda step, args, kwargs: framing.squared(net, step, args, kwargs))
 
 
 def _gathered_when_used(recording: Recording, parameters: Mapping[str, Tensor], keep: list[Value]) -> list[str]:

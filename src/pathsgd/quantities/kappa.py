@@ -20,6 +20,7 @@ from pathsgd._native import Outer
 from pathsgd.arithmetic import recurrence, scaled
 from pathsgd.arithmetic.scaled import Scaled
 from pathsgd.arithmetic.second_order import second_order_sum
+from pathsgd.passes.framing import Framing
 from pathsgd.passes.rolled import rolled
 from pathsgd.passes.sharing import parameters_shared_along_paths
 from pathsgd.passes.squared import Evaluation
@@ -57,10 +58,13 @@ class Kappa:
         bare: Container[str] = (),
         *,
         relative: bool = False,
+        framing: Framing | None = None,
     ) -> None:
         """also: values whose derivatives are wanted besides (`in_values`). given, wanted: as `Evaluation` has them."""
         self.recording, self.parameters = recording, parameters
-        self.evaluation = Evaluation(recording, parameters, keep=also, given=given, wanted=wanted, bare=bare)
+        self.evaluation = Evaluation(
+            recording, parameters, keep=also, given=given, wanted=wanted, bare=bare, framing=framing
+        )
         self.total = self.evaluation.total
         weights = self.evaluation.weights.items()
         self._leaves = {n: q.mantissa for n, q in weights if q.mantissa.requires_grad}
@@ -74,7 +78,7 @@ class Kappa:
         grads = iter(_gradients(self.total.mantissa, sources, self._per))
         self._first = dict(zip(self._leaves, grads))
         self._external = [next(grads) for _ in recurrent]
-        self._in_values = {value: next(grads) for value in kept}
+        self._in_values = {value: s.spread(next(grads)) for value, s in kept.items()}
 
     def first(self) -> dict[str, Tensor]:
         """dm/dq of every used parameter that has a q."""

@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from pathsgd.arithmetic.framed import Window
 from pathsgd.arithmetic.recurrence import States
 from pathsgd.arithmetic.scaled import Scaled, postpone, power_of
 from pathsgd.tape import Kind, Product, Recording, Step, Value, values_in
@@ -73,6 +74,9 @@ class Nodes:
         """The tensor's shape; a parameter as it is need not be numbered to tell it."""
         return self.ids.shape
 
+
+Seen = tuple[list[Any], list[Window]]
+"""Operands that are images, or the same at all positions; what is seen of them along each of the last dimensions."""
 
 FIXED, NOTHING, CONSTANT = 0, -1, -2
 
@@ -156,6 +160,10 @@ class Rule:
         """The arguments whose values `squared` reads; tensors among them are constants."""
         return args, kwargs
 
+    def windows(self, *args: Any, **kwargs: Any) -> Seen | None:
+        """How positions of the result see those of the operands, where all positions see them alike."""
+        return None
+
     def rewrite(self, *args: Any) -> tuple[Any, ...]:
         """The arguments as the squared network sees them."""
         return args
@@ -211,6 +219,17 @@ def operation(*names: str) -> Callable[[R], R]:
 def refuse(reason: str, *names: str) -> None:
     """Operations that are known and refused, with what could be done instead."""
     REFUSED.update(dict.fromkeys(names, reason))
+
+
+def per_dimension(value: Any, spatial: int) -> tuple[int, ...]:
+    """One number for each dimension, where torch takes one for all of them too."""
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    return values if len(values) == spatial else values * spatial
+
+
+def pointwise(*operands: Any) -> Seen:
+    """Each position sees the same position of the operands."""
+    return [*operands], [Window()] * max(len(a.shape) for a in operands if isinstance(a, (Value, Tensor)))
 
 
 def as_scaled(net: Squared, value: Any) -> Scaled:

@@ -12,10 +12,22 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from pathsgd._native import Sliding
 from pathsgd.arithmetic import scaled
+from pathsgd.arithmetic.framed import Window
 from pathsgd.arithmetic.kernel import Kernel
 from pathsgd.arithmetic.scaled import Scaled
-from pathsgd.rules.base import NodeGraph, Nodes, Squared, as_scaled, contraction, operation, shape_of
+from pathsgd.rules.base import (
+    NodeGraph,
+    Nodes,
+    Seen,
+    Squared,
+    as_scaled,
+    contraction,
+    operation,
+    per_dimension,
+    shape_of,
+)
 from pathsgd.rules.linear import ProductRule
 from pathsgd.rules.pointwise import add_nodes
 from pathsgd.tape import Kind, Product, values_in
@@ -37,14 +49,16 @@ class ConvolutionRule(ProductRule):
     def products(self, x: Any, weight: Any, *args: Any, **kwargs: Any) -> list[Product]:
         return [[[v] for v in values_in((x, weight))]]
 
-    def _squared(self, net: Squared, x: Any, weight: Any, bias: Any, options: tuple[Any, ...]) -> Scaled:
+    def _squared(
+        self, net: Squared, x: Any, weight: Any, bias: Any, options: tuple[Any, ...], sliding: Sliding | None = None
+    ) -> Scaled:
         op = getattr(F, self.name)
 
         def product(m: Tensor, w: Tensor) -> Tensor:
             return op(m, w, None, *options)
 
         if isinstance(weight, Kernel):
-            y = weight.of(as_scaled(net, x), product, self.row_dim)
+            y = weight.of(as_scaled(net, x), product, self.row_dim, sliding)
         else:
             y = contraction(net, product, x, weight)
         if bias is None:
@@ -79,7 +93,19 @@ class Convolution(ConvolutionRule):
         self, net: Squared, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
         groups: int = 1,
     ) -> Scaled:  # fmt: skip
-        return self._squared(net, x, weight, bias, (stride, padding, dilation, groups))
+        sliding = None
+        if self.spatial == 2 and groups == 1 and not isinstance(padding, str):
+            sliding = Sliding(*(per_dimension(value, 2) for value in (stride, padding, dilation)))  # type: ignore[arg-type]
+        return self._squared(net, x, weight, bias, (stride, padding, dilation, groups), sliding)
+
+    def windows(
+        self, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+        groups: int = 1,
+    ) -> Seen:  # fmt: skip
+        reach = [d * (k - 1) + 1 for k, d in zip(weight.shape[-self.spatial :], per_dimension(dilation, self.spatial))]
+        named = {"same": [(r - 1) // 2 for r in reach], "valid": [0] * self.spatial}
+        pads = named[padding] if isinstance(padding, str) else per_dimension(padding, self.spatial)
+        return [x], [Window(*three) for three in zip(reach, per_dimension(stride, self.spatial), pads)]
 
     def nodes(
         self, graph: NodeGraph, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from pathsgd.arithmetic import scaled
+from pathsgd.arithmetic.framed import Window
 from pathsgd.arithmetic.scaled import Scaled, no_scale
-from pathsgd.rules.base import FIXED, NodeGraph, Nodes, Refusal, Rule, Squared, as_scaled, operation, shape_of
+from pathsgd.rules.base import FIXED, NodeGraph, Nodes, Refusal, Rule, Seen, Squared, as_scaled, operation, shape_of
 from pathsgd.rules.pointwise import add_nodes
 from pathsgd.tape import Kind, Product, values_in
 
@@ -62,6 +63,9 @@ class BatchNorm(Rule):
 
     def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
         return args[0].new_empty(args[0].shape)
+
+    def windows(self, x: Any, *args: Any, **kwargs: Any) -> Seen:
+        return [x], [Window()] * (len(x.shape) - 2)
 
     def squared(
         self, net: Squared, x: Any, mean: Tensor, var: Tensor, weight: Any = None, bias: Any = None,
@@ -136,5 +140,5 @@ def _all_but(x: Any, kept: int) -> list[int]:
 def _divided_by_its_size(x: Scaled, dims: list[int]) -> Scaled:
     """x over its mean along `dims`, which is a constant to derivatives; where nothing arrives, zero stays zero."""
     x = x.merged(dims)
-    size = x.mantissa.detach().mean(dims, keepdim=True)
+    size = x.mean(dims)
     return Scaled(x.mantissa * torch.where(size > 0, 1 / size, 0.0), no_scale())

@@ -11,7 +11,18 @@ from torch import Tensor
 
 from pathsgd.arithmetic import scaled
 from pathsgd.arithmetic.scaled import Scaled
-from pathsgd.rules.base import NOTHING, NodeGraph, Nodes, Refusal, Rule, Squared, as_scaled, operation
+from pathsgd.rules.base import (
+    NOTHING,
+    NodeGraph,
+    Nodes,
+    Refusal,
+    Rule,
+    Seen,
+    Squared,
+    as_scaled,
+    operation,
+    pointwise,
+)
 from pathsgd.tape import Kind, Value
 
 
@@ -30,6 +41,9 @@ class Unit(Rule):
 
     def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
         return args[0]
+
+    def windows(self, x: Any, *args: Any, **kwargs: Any) -> Seen:
+        return pointwise(x)
 
     def squared(self, net: Squared, x: Scaled, inplace: bool = False) -> Scaled:
         return x
@@ -103,6 +117,9 @@ class Same(Rule):
     def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
         return args[0]
 
+    def windows(self, x: Any, *args: Any, **kwargs: Any) -> Seen:
+        return pointwise(x)
+
     def squared(self, net: Squared, x: Scaled, *args: Any, **kwargs: Any) -> Scaled:
         return x
 
@@ -162,6 +179,9 @@ def multiply_nodes(graph: NodeGraph, a: Any, b: Any) -> Nodes:
 
 
 class Elementwise(Rule):
+    def windows(self, *args: Any, **kwargs: Any) -> Seen:
+        return pointwise(*args)
+
     def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
         a, b = args[:2]
         shapes = [x.shape if isinstance(x, Tensor) else () for x in (a, b)]

@@ -15,17 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pathsgd.arithmetic.framed import Window
 from pathsgd.arithmetic.scaled import Scaled
-from pathsgd.rules.base import NodeGraph, Nodes, Rule, Squared, as_scaled, operation
+from pathsgd.rules.base import NodeGraph, Nodes, Rule, Seen, Squared, as_scaled, operation, per_dimension
 from pathsgd.rules.pointwise import Larger, Sum
 from pathsgd.tape import Kind
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-
-
-def _tuple(value: Any, spatial: int) -> tuple[int, ...]:
-    values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-    return values if len(values) == spatial else values * spatial
 
 
 class Pool(Rule):
@@ -47,8 +43,12 @@ def _window_sums(
     x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, spatial: int
 ) -> Tensor:
     """Sum over each window, (C, *) or (N, C, *): an average without its divisor, or a convolution with ones."""
-    size, dilate, pad = _tuple(kernel, spatial), _tuple(dilation, spatial), _tuple(padding, spatial)
-    step = size if stride is None or stride == [] or stride == () else _tuple(stride, spatial)
+    size, dilate, pad = (
+        per_dimension(kernel, spatial),
+        per_dimension(dilation, spatial),
+        per_dimension(padding, spatial),
+    )
+    step = _step(size, stride)
     flat = x.reshape(-1, 1, *x.shape[x.dim() - spatial :])
     pads: list[int] = []
     for n, k, s, p, d in zip(flat.shape[2:], size, step, pad, dilate):
@@ -66,9 +66,34 @@ def _window_sums(
     return y.reshape(*x.shape[: x.dim() - spatial], *y.shape[2:])
 
 
+def _windows(
+    x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, spatial: int
+) -> Seen | None:
+    if ceil_mode:  # the last window may be cut short
+        return None
+    size, dilate, pad = (
+        per_dimension(kernel, spatial),
+        per_dimension(dilation, spatial),
+        per_dimension(padding, spatial),
+    )
+    step = _step(size, stride)
+    return [x], [Window(d * (k - 1) + 1, s, p) for k, d, s, p in zip(size, dilate, step, pad)]
+
+
+def _step(size: tuple[int, ...], stride: Any) -> tuple[int, ...]:
+    """How far apart windows are: torch takes no stride to mean that they touch."""
+    return size if stride is None or stride == [] or stride == () else per_dimension(stride, len(size))
+
+
 @operation("max_pool1d", "max_pool2d", "max_pool3d")
 class MaxPool(Pool):
     summary = "a max-pool: paths through every entry of the window, weight 1"
+
+    def windows(
+        self, x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+        ceil_mode: bool = False, return_indices: bool = False,
+    ) -> Seen | None:  # fmt: skip
+        return _windows(x, kernel_size, stride, padding, dilation, ceil_mode, self.spatial)
 
     def squared(
         self, net: Squared, x: Scaled, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
@@ -82,6 +107,12 @@ class MaxPool(Pool):
 @operation("avg_pool1d", "avg_pool2d", "avg_pool3d")
 class AveragePool(Pool):
     summary = "an average pool: fixed weights 1/n, squared"
+
+    def windows(
+        self, x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, *args: Any,
+        **kwargs: Any,
+    ) -> Seen | None:  # fmt: skip
+        return _windows(x, kernel_size, stride, padding, 1, ceil_mode, self.spatial)
 
     def squared(
         self, net: Squared, x: Scaled, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,

@@ -11,8 +11,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathsgd.arithmetic import scaled
+from pathsgd.arithmetic.framed import Window
 from pathsgd.arithmetic.scaled import Scaled
-from pathsgd.rules.base import NOTHING, NodeGraph, Nodes, Refusal, Rule, Squared, as_scaled, operation
+from pathsgd.rules.base import (
+    NOTHING,
+    NodeGraph,
+    Nodes,
+    Refusal,
+    Rule,
+    Seen,
+    Squared,
+    as_scaled,
+    operation,
+    per_dimension,
+)
 from pathsgd.tape import Kind, Value
 
 
@@ -100,6 +112,12 @@ class Like(View):
 @operation("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack")
 class Join(MoveRule):
     """Several operands side by side; constants among them are edges of fixed weight."""
+
+    def windows(self, parts: Any, dim: Any = 0) -> Seen | None:  # type: ignore[override]
+        if not self.name.startswith("c") or not isinstance(dim, int):  # others make a dimension, or choose it
+            return None
+        last = max(len(p.shape) for p in parts)
+        return [*parts], [Window()] * (last - 1 - dim % last)
 
     def squared(self, net: Squared, parts: Any, *args: Any, **kwargs: Any) -> Scaled:
         op = _callable(self.name)
@@ -197,6 +215,15 @@ class Upsample(MoveRule):
 
     def result_kind(self, kinds: Iterable[Kind]) -> Kind:
         return Kind.ACTIVATION
+
+    def windows(
+        self, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *args: Any, **kwargs: Any
+    ) -> Seen | None:
+        factors = per_dimension(scale_factor, len(x.shape) - 2)
+        is_plain = mode.startswith("nearest") and size is None and not any(args) and not any(kwargs.values())
+        if not is_plain or not all(factor in (1, 2, 3, 4) for factor in factors):
+            return None
+        return [x], [Window(copies=int(factor)) for factor in factors]
 
     def squared(
         self, net: Squared, x: Scaled, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *args: Any,

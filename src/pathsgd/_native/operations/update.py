@@ -137,11 +137,21 @@ class Update:
         if self._arguments is None:
             fallback.apply(self._operands, rule, alpha, keep)
         else:
-            arguments = self._following(self._arguments, rule)
-            arguments.alpha, arguments.keep = alpha, keep
-            abi.call("apply", arguments, self._dtype)
-            # The kernel writes past autograd's bookkeeping: a graph that still needs the old values must find out.
-            torch.autograd.graph.increment_version(self._operands.parameters)
+            self._moved("apply", self._following(self._arguments, rule), alpha, keep)
+
+    def advance(self, rule: UpdateRule, alpha: float, keep: float) -> None:
+        """`moments` and `apply` in one pass over memory, for a rule with moments."""
+        if self._arguments is None:
+            fallback.moments(self._operands, rule)
+            fallback.apply(self._operands, rule, alpha, keep)
+        else:
+            self._moved("advance", self._following(self._arguments, rule), alpha, keep)
+
+    def _moved(self, operation: str, arguments: UpdateCall, alpha: float, keep: float) -> None:
+        arguments.alpha, arguments.keep = alpha, keep
+        abi.call(operation, arguments, self._dtype)
+        # The kernel writes past autograd's bookkeeping: a graph that still needs the old values must find out.
+        torch.autograd.graph.increment_version(self._operands.parameters)
 
     @staticmethod
     def _following(arguments: UpdateCall, rule: UpdateRule) -> UpdateCall:

@@ -114,32 +114,38 @@ void square_sums(const UpdateCall<F>& call) {
   }
 }
 
+// The moments of one stretch.
+template <class F>
+PATHSGD_NOINLINE void renew(const UpdateCall<F>& call, const Stretch<F>& s, bool constant, int64_t length) {
+  const F factor = static_cast<F>(call.factor), momentum = static_cast<F>(call.momentum);
+  const F beta2 = static_cast<F>(call.beta2), new1 = static_cast<F>(1 - call.beta1), new2 = static_cast<F>(1 - call.beta2);
+  const F* __restrict grad = s.grad;
+  F *__restrict first = s.first, *__restrict second = s.second;
+  if (call.direction != kAdam) {
+    with_whitening(s, constant, length, [=](F w, int64_t i) {
+      first[i] = momentum * first[i] + factor * (grad[i] * w);
+    });
+  } else if (call.whitens) {
+    with_whitening(s, constant, length, [=](F w, int64_t i) {
+      const F x = grad[i] * w * factor;
+      first[i] += new1 * (x - first[i]);
+      second[i] = beta2 * second[i] + new2 * x * x;
+    });
+  } else {
+    with_whitening(s, constant, length, [=](F w, int64_t i) {
+      const F x = grad[i] * w * factor * w;
+      first[i] += new1 * (x - first[i]);
+      second[i] = beta2 * second[i] + new2 * x * x;
+    });
+  }
+}
+
 template <class F>
 void moments(const UpdateCall<F>& call) {
   const Update<F> update(call);
-  const F factor = static_cast<F>(call.factor), momentum = static_cast<F>(call.momentum);
-  const F beta2 = static_cast<F>(call.beta2), new1 = static_cast<F>(1 - call.beta1), new2 = static_cast<F>(1 - call.beta2);
   on_threads(update.threads(), [&](long thread, long threads) {
     update.each(thread, threads, [&](const Stretch<F>& s, int64_t length, int64_t part) {
-      const F* __restrict grad = s.grad;
-      F *__restrict first = s.first, *__restrict second = s.second;
-      if (call.direction != kAdam) {
-        with_whitening(s, update.constant(part), length, [=](F w, int64_t i) {
-          first[i] = momentum * first[i] + factor * (grad[i] * w);
-        });
-      } else if (call.whitens) {
-        with_whitening(s, update.constant(part), length, [=](F w, int64_t i) {
-          const F x = grad[i] * w * factor;
-          first[i] += new1 * (x - first[i]);
-          second[i] = beta2 * second[i] + new2 * x * x;
-        });
-      } else {
-        with_whitening(s, update.constant(part), length, [=](F w, int64_t i) {
-          const F x = grad[i] * w * factor * w;
-          first[i] += new1 * (x - first[i]);
-          second[i] = beta2 * second[i] + new2 * x * x;
-        });
-      }
+      renew(call, s, update.constant(part), length);
     });
   });
 }
@@ -165,18 +171,41 @@ PATHSGD_INLINE void with_direction(const UpdateCall<F>& call, const Stretch<F>& 
   }
 }
 
+// The step of one stretch.
+template <class F>
+PATHSGD_NOINLINE void step(const UpdateCall<F>& call, const Stretch<F>& s, bool constant, int64_t length) {
+  const F keep = static_cast<F>(call.keep), alpha = static_cast<F>(call.alpha);
+  F* __restrict p = s.p;
+  if (call.whitens)
+    with_direction(call, s, constant, length, [=](int64_t i, F d, F w) { p[i] = keep * p[i] + alpha * (d * w); });
+  else
+    with_direction(call, s, constant, length, [=](int64_t i, F d, F) { p[i] = keep * p[i] + alpha * d; });
+}
+
 template <class F>
 void apply(const UpdateCall<F>& call) {
   const Update<F> update(call);
-  const F keep = static_cast<F>(call.keep), alpha = static_cast<F>(call.alpha);
   on_threads(update.threads(), [&](long thread, long threads) {
     update.each(thread, threads, [&](const Stretch<F>& s, int64_t length, int64_t part) {
-      F* __restrict p = s.p;
+      step(call, s, update.constant(part), length);
+    });
+  });
+}
+
+// Both, with the same bits: what the first has read and written is still in the cache for the second.
+template <class F>
+void advance(const UpdateCall<F>& call) {
+  constexpr int64_t kNear = 1024;
+  const Update<F> update(call);
+  on_threads(update.threads(), [&](long thread, long threads) {
+    update.each(thread, threads, [&](const Stretch<F>& s, int64_t length, int64_t part) {
       const bool constant = update.constant(part);
-      if (call.whitens) {
-        with_direction(call, s, constant, length, [=](int64_t i, F d, F w) { p[i] = keep * p[i] + alpha * (d * w); });
-      } else {
-        with_direction(call, s, constant, length, [=](int64_t i, F d, F) { p[i] = keep * p[i] + alpha * d; });
+      for (int64_t i = 0; i < length; i += kNear) {
+        const int64_t count = std::min(kNear, length - i);
+        const Stretch<F> near{s.p + i, s.grad + i, constant ? s.w : s.w + i, s.by ? s.by + i : nullptr,
+                              s.first ? s.first + i : nullptr, s.second ? s.second + i : nullptr};
+        renew(call, near, constant, count);
+        step(call, near, constant, count);
       }
     });
   });
@@ -202,3 +231,4 @@ PATHSGD_ENTRIES(square_sums, UpdateCall)
 PATHSGD_ENTRIES(moments, UpdateCall)
 PATHSGD_ENTRIES(direction, UpdateCall)
 PATHSGD_ENTRIES(apply, UpdateCall)
+PATHSGD_ENTRIES(advance, UpdateCall)

@@ -5,6 +5,7 @@
 //             adam       x = f u (times w as well in the paper's form);  m <- m + (1 - b1)(x - m);  v <- b2 v + (1 - b2) x^2
 //   d         gradient   u          momentum  m          nesterov  f u + mu m          adam  m / (sqrt(v) + eps)
 //   apply     p <- keep * p + alpha * d .* w      (without w in the paper's form of adam)
+//   advance   moments and apply in one pass, where nobody asks about d between them
 //
 // A parameter is a (rows, columns) matrix. Its w may be constant along either dimension: a stride of 0 there, and
 // nothing is ever expanded. Column strides are 0 or 1. Where w is an outer product, it is constant along columns (stride

@@ -69,18 +69,43 @@ void whiten_row(F* __restrict values, const F* __restrict by, F scale, int64_t c
   }
 }
 
+template <class F>
+std::vector<double> row_factors(const WhitenCall<F>& call, const WhitenJob<F>& job) {
+  std::vector<double> factors(job.rows, std::sqrt(call.scale));
+  if (job.row_out || job.row_into)
+    for (int64_t r = 0; r < job.rows; r++) factors[r] *= factor(call, job, job.row_out, job.row_into, r);
+  return factors;
+}
+
+// The mean of log w of a matrix, w itself not yet written: one number then serves all, and w is written once.
+template <class K, class F>
+double mean_of_logs(const WhitenJob<F>& job, const std::vector<double>& rows, const std::vector<double>& columns, long wanted) {
+  const double n = static_cast<double>(job.rows), m = static_cast<double>(job.columns);
+  std::vector<double> sums(wanted, 0.0);
+  on_threads(wanted, [&](long thread, long threads) {
+    const int64_t begin = job.rows * job.columns * thread / threads, end = job.rows * job.columns * (thread + 1) / threads;
+    sums[thread] = sum_of_logs(static_cast<const K*>(job.kappa) + begin, end - begin);
+  });
+  const double kappas = std::accumulate(sums.begin(), sums.end(), 0.0);
+  return sum_of_logs(rows.data(), job.rows) / n + sum_of_logs(columns.data(), job.columns) / m - kappas / (2 * n * m);
+}
+
 template <class K, class F>
 void whiten_matrix(const WhitenCall<F>& call, WhitenJob<F>& job) {
+  std::vector<double> rows = row_factors(call, job);
   const std::vector<double> columns = column_factors(call, job);
   const std::vector<K> narrow(columns.begin(), columns.end());
-  const double root = std::sqrt(call.scale);
   const int64_t wanted = std::max<int64_t>(1, std::min(call.threads, job.rows * job.columns / kWorthAThread));
-  const bool has_size = !std::isnan(job.log_size);
-  std::vector<double> sums(wanted, 0.0);
+  const double by = sizing(job, std::isnan(job.log_size) ? 0.0 : mean_of_logs<K>(job, rows, columns, wanted));
+  // Where one number for a row might leave the range of K, what it makes of w need not: w is multiplied afterwards then.
+  const auto leaves_range = [by](double value) { return !(value * by < 1e30) || (value > 0 && value * by < 1e-30); };
+  const bool is_late = std::any_of(rows.begin(), rows.end(), leaves_range);
+  if (!is_late)
+    for (double& value : rows) value *= by;
   on_threads(wanted, [&](long thread, long threads) {
     const int64_t begin = job.rows * thread / threads, end = job.rows * (thread + 1) / threads;
     for (int64_t r = begin; r < end; r++) {
-      const K scale = static_cast<K>(root * factor(call, job, job.row_out, job.row_into, r));
+      const K scale = static_cast<K>(rows[r]);
       const K* kappa = static_cast<const K*>(job.kappa) + r * job.columns;
       F* to = job.to + r * job.columns;
       if constexpr (std::is_same_v<K, F>) {
@@ -91,14 +116,7 @@ void whiten_matrix(const WhitenCall<F>& call, WhitenJob<F>& job) {
       }
       whiten_row(kappa, narrow.data(), scale, job.columns, to);
     }
-    if (has_size) sums[thread] = sum_of_logs(job.to + begin * job.columns, (end - begin) * job.columns);
-  });
-  const double total = std::accumulate(sums.begin(), sums.end(), 0.0), size = static_cast<double>(job.rows * job.columns);
-  const double by = sizing(job, total / size);
-  if (!job.is_sized) return;
-  on_threads(wanted, [&](long thread, long threads) {
-    const int64_t begin = job.rows * thread / threads, end = job.rows * (thread + 1) / threads;
-    multiply(job.to + begin * job.columns, by, (end - begin) * job.columns);
+    if (is_late) multiply(job.to + begin * job.columns, by, (end - begin) * job.columns);
   });
 }
 
@@ -127,11 +145,7 @@ double write(const std::vector<double>& factors, double by, double largest, F* t
 
 template <class K, class F>
 void whiten_outer(const WhitenCall<F>& call, WhitenJob<F>& job) {
-  std::vector<double> rows(job.to ? job.rows : 1, 1.0), columns(1, 1.0);
-  if (job.row_out || job.row_into)
-    for (int64_t r = 0; r < job.rows; r++) rows[r] = factor(call, job, job.row_out, job.row_into, r);
-  const double root = std::sqrt(call.scale);
-  for (double& value : rows) value *= root;
+  std::vector<double> rows = row_factors(call, job), columns(1, 1.0);
   if (job.to_columns) columns = column_factors(call, job);
   const double high = divide(rows, static_cast<const K*>(job.kappa));
   const double wide = divide(columns, static_cast<const K*>(job.column_kappa));

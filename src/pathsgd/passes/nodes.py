@@ -108,8 +108,10 @@ class _Graph:
         found: dict[str, Step] = {}
         for name, (out, _) in self.uses.items():
             out = _thin(out)
-            units = np.unique(labels[out[out > FIXED].numpy()])
-            step = next((s for ids, s in self._fixed_by if np.isin(labels[ids], units).any()), None)
+            # Not np.unique and np.isin: the first call of the one imports numpy's masked arrays.
+            units = np.zeros(len(labels), dtype=bool)
+            units[labels[out[out > FIXED].numpy()]] = True
+            step = next((s for ids, s in self._fixed_by if units[labels[ids]].any()), None)
             if step is not None:
                 found[name] = step
         return found

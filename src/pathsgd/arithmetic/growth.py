@@ -49,7 +49,7 @@ CORRECTIONS = 8
 """Corrections of a map that is seen for the first time, at most."""
 GAIN = 1e4
 """By how much a direction must have outgrown the others for a look to rely on seeing it."""
-_CHECKED = (40, 80, 160)  # iterations after which a look may end
+_CHECKED = (24, 48, 96, 160)  # iterations after which a look may end
 
 
 def scale_of(whitening: Tensor, weight: Tensor) -> Tensor:

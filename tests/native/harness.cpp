@@ -50,6 +50,7 @@ DECLARE(mean_log, MeanLogCall, double)
 OVERLOADS(square_sums, UpdateCall)
 OVERLOADS(moments, UpdateCall)
 OVERLOADS(direction, UpdateCall)
+OVERLOADS(direction_square, UpdateCall)
 OVERLOADS(apply, UpdateCall)
 DECLARE(spectral_norm, SpectralNormCall, float)
 DECLARE(whiten, WhitenCall, float)
@@ -487,7 +488,7 @@ void run_update(long rows, long columns, int64_t direction, bool by_row, bool by
                                   column_whitenings, first, second, direction, direction != 4, 0.5, 0.75, 0.5, 0.25, 0.125, 0.5, -0.25,
                                   sums.data(), 0, found.data()};
   if (direction == 4) call.direction = pathsgd::kAdam;
-  vector<double> moved(rows * columns), square(2);
+  vector<double> moved(rows * columns), square(2), of_direction(1);
   for (long r = 0; r < rows; r++)
     for (long c = 0; c < columns; c++) {
       const long i = r * columns + c;
@@ -500,12 +501,14 @@ void run_update(long rows, long columns, int64_t direction, bool by_row, bool by
                                                               : adam / (std::sqrt(second_moment) + 0.125);
       moved[i] = 0.5 * p[i] - 0.25 * d * (direction == 4 ? 1 : white);
       square[0] += u * u;
+      of_direction[0] += white == 0 ? 0 : d * d;
     }
   for (long i = 0; i < 3; i++) square[1] += double(h[i]) * x[i] * h[i] * x[i];
   failures += square_sums(call);
   if (direction != pathsgd::kGradient) failures += moments(call);
-  failures += ::direction(call) + apply(call);
   expect_same("sum u^2", sums, square);
+  failures += ::direction(call) + direction_square(call) + apply(call);
+  expect_same("sum d^2", vector<double>{sums[0]}, of_direction);
   expect_same("p", p, moved);
 }
 

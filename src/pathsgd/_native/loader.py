@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-INTERFACE_VERSION = 16  # pathsgd_interface_version() of kernel.cpp
+INTERFACE_VERSION = 17  # pathsgd_interface_version() of kernel.cpp
 KERNELS = ("generic", "avx2", "avx512")  # position = the processor level it needs
 ENVIRONMENT_VARIABLE = "PATHSGD_NATIVE"
 

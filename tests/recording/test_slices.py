@@ -1,4 +1,4 @@
-"""What is known of slices without counting paths, against the count; what was seen before, against a look at every call."""
+"""What is known of slices without counting paths, against the count; calls seen before, against a look at each."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from pathsgd._native import Outer, dense
 from pathsgd.arithmetic.gathered import Gathered
 from pathsgd.arithmetic.scaled import are_in_range, postponed, read
 from pathsgd.arithmetic.spread import is_sharded
-from pathsgd.closed_form import kappa as closed_form
 from pathsgd.closed_form import chain, on_device, stack
+from pathsgd.closed_form import kappa as closed_form
 from pathsgd.closed_form.kappa import PlainKappa
 from pathsgd.closed_form.match import PlainNet, StackNet
 from pathsgd.closed_form.stack import StackKappa

@@ -37,6 +37,9 @@ def is_recording() -> bool:
     return any(isinstance(mode, Recorder) for mode in _get_current_function_mode_stack())
 
 
+_THE_MODEL = "the model itself"
+
+
 class Recorder(Watcher):
     """While active, everything that happens to the model's parameters and inputs goes into `recording`."""
 
@@ -44,7 +47,8 @@ class Recorder(Watcher):
         super().__init__()
         self.recording = Recording()
         self._parameters = {id(p): name for name, p in model.named_parameters()}
-        self._modules = {id(m): name for name, m in model.named_modules()}
+        # As `_where` says it; one string for all steps of a module.
+        self._modules = {id(m): f"module '{n}'" if n else _THE_MODEL for n, m in model.named_modules()}
         self._buffers = {id(b) for b in model.buffers()}
         # Plain tensors that paths were written into (x[i] = y); holding them keeps their ids their own.
         self._written: dict[int, tuple[Tensor, Value]] = {}
@@ -402,11 +406,11 @@ class Recorder(Watcher):
             frame = frame.f_back
         while frame is not None:
             if "self" in frame.f_code.co_varnames[:1]:
-                name = self._modules.get(id(frame.f_locals.get("self")))
-                if name is not None:
-                    return f"module '{name}'" if name else "the model itself"
+                where = self._modules.get(id(frame.f_locals.get("self")))
+                if where is not None:
+                    return where
             frame = frame.f_back
-        return "the model itself"
+        return _THE_MODEL
 
 
 _PRODUCTS = frozenset({"mm", "matmul", "_sparse_mm", "sparse.mm"})

@@ -1,13 +1,12 @@
 """Does a model treat slices of its input separately? Of the usual operations it is known without counting paths.
 
-Two recordings, with one slice and with two, have to be the same steps between the same values. Along one dimension of
-each value that depends on the input lie the slices then: of size 1 in the first recording, 2 in the second. An operation
-that works entry by entry, or on each row, or picks out along another dimension, keeps them apart.
+Two recordings, with one slice and with two, have to be the same steps between the same values. The slices then lie
+along one dimension of each value that depends on the input: of size 1 in the first recording, 2 in the second. An
+operation that works entry by entry, or on each row, or picks out along another dimension, keeps them apart.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,17 +19,11 @@ _BY_ENTRIES = frozenset({"relu", "add", "sub", "abs", "leaky_relu", "clone", "ne
 _BY_ROWS = frozenset({"linear", "matmul", "mm", "rnn_relu_cell"})
 _BY_SEQUENCES = frozenset({"rnn_relu"})
 _PICKS = frozenset({"__getitem__", "unbind", "select"})
+_Twin = tuple[Value, int | None]
+"""The value of the second recording that a value of the first is, and the dimension along which slices lie.
 
-
-@dataclass(frozen=True)
-class _Twin:
-    """The value of the second recording that a value of the first is, and the dimension along which slices lie.
-
-    dim: counted from the last, which is -1; None where there are no slices.
-    """
-
-    value: Any
-    dim: int | None
+Counted from the last, which is -1; None where there are no slices.
+"""
 
 
 class _Mixed(Exception):
@@ -47,13 +40,13 @@ def are_certainly_separate(one: Recording, two: Recording) -> bool:
             if not _is_same(s, t, twins):
                 return False
             made = {v: _twin(v, w) for v, w in zip(s.outputs, t.outputs) if v is not None}
-            into = [v for v in s.operands if twins[v].dim is not None]
-            if not _keeps_apart(s, {twins[v].dim for v in into}, {twin.dim for twin in made.values()}, into):
+            sliced = [v for v in s.operands if twins[v][1] is not None]
+            if not _keeps_apart(s, {twins[v][1] for v in sliced}, {dim for _, dim in made.values()}, sliced):
                 return False
             twins.update(made)
     except _Mixed:
         return False
-    same_outputs = [twins[v].value for v in one.outputs if v in twins] == two.outputs
+    same_outputs = [twins[v][0] for v in one.outputs if v in twins] == two.outputs
     return len(one.steps) == len(two.steps) and same_outputs
 
 
@@ -61,11 +54,11 @@ def _twin(v: Value, w: Value | None) -> _Twin:
     if w is None or len(v.shape) != len(w.shape):
         raise _Mixed
     if v.shape == w.shape:
-        return _Twin(w, None)
+        return w, None
     grown = [d for d, (a, b) in enumerate(zip(v.shape, w.shape)) if a != b]
     if len(grown) > 1 or (v.shape[grown[0]], w.shape[grown[0]]) != (1, 2):
         raise _Mixed
-    return _Twin(w, grown[0] - len(v.shape))
+    return w, grown[0] - len(v.shape)
 
 
 def _is_same(s: Step, t: Step, twins: dict[Value, _Twin]) -> bool:
@@ -78,7 +71,7 @@ def _is_same(s: Step, t: Step, twins: dict[Value, _Twin]) -> bool:
 
 def _fits(twins: dict[Value, _Twin], a: Any, b: Any) -> bool:
     if isinstance(a, Value):
-        return a in twins and twins[a].value is b
+        return a in twins and twins[a][0] is b
     if not isinstance(a, Tensor) or not isinstance(b, Tensor):
         return type(a) is type(b) and bool(a == b)
     same_size = a.dim() == b.dim() and all(m in (n, 1) for m, n in zip(a.shape, b.shape))

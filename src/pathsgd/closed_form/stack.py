@@ -77,7 +77,7 @@ def _measured(
     if len(net.layers[0]) > 1:
         root = 1.0
     elif root is None:
-        matrices = (parameters[cell.w_rec].detach().double().square() for (cell,) in net.layers)
+        matrices = (parameters[c.w_rec].detach().to(torch.float64, copy=True).square_() for (c,) in net.layers)
         root = max(1.0, *map(perron_root, matrices))
     parameters = {name: parameters[name].detach().to(dtype) for name in _names(net)}
     embedded = None if net.embedding is None else squared_products(parameters[net.embedding], into=False)[1]

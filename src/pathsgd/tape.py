@@ -30,7 +30,7 @@ class Kind(enum.Enum):
     """Values of units: no two of these may be multiplied."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Value:
     """One tensor of a recorded forward pass: what it is and its shape, no data."""
 

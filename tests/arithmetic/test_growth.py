@@ -89,6 +89,22 @@ def test_estimate_converges_as_iterations_grow():
     assert errors[-1] < 1e-9 < errors[0]
 
 
+@pytest.mark.parametrize("share", [0.9, 0.99, 1.3, 2.0])
+@pytest.mark.parametrize("kind", ["dense", "identity", "sparse", "blocks"])
+def test_a_look_that_may_end_early_finds_what_grows_beyond_the_cap(kind: str, share: float) -> None:
+    for seed in range(6):
+        W = random_weight(16, seed)
+        if kind == "identity":
+            W = torch.eye(16, dtype=torch.float64) + 0.1 * W
+        elif kind == "sparse":
+            W = W * (torch.rand(16, 16, generator=torch.Generator().manual_seed(seed)) < 0.3)
+        elif kind == "blocks":
+            W = torch.block_diag(*[random_weight(2, 10 * seed + k, 2.0) for k in range(8)]) + 1e-4 * W
+        cap = share * attracted_rate(W.numpy())
+        found = float(growth.strongest(plain(W), cap=cap)[0])
+        assert (found > cap) == (share < 1), (seed, found, cap)
+
+
 def test_upper_bound_falls_to_the_perron_root():
     W = random_weight(9, 5)
     root = float(torch.linalg.eigvals(W.clamp(min=0)).abs().max())

@@ -192,3 +192,14 @@ def test_biases_are_held_back_on_either_route(options: dict[str, object]) -> Non
         p = parameters[name]
         torch.testing.assert_close(dense(one[name]).expand_as(p), dense(two[name]).expand_as(p), rtol=1e-4, atol=0)
     assert math.isfinite(fast.log_gamma_sq)
+
+
+@pytest.mark.parametrize("options", [{"num_layers": 2}, {"bidirectional": True}], ids=["two layers", "both directions"])
+def test_flow_is_laid_end_to_end_where_units_are_numbered_so(options: dict[str, object]) -> None:
+    net, x = Net(4, "every output", **options), torch.rand(6, 2, 3)
+    measured, parameters = Geometry(net).measure([x], exact=False), dict(net.named_parameters())
+    assert measured.spaces.are_all_in_order(tuple(measured.flow))
+    found = path_flow(measured, parameters)
+    measured.spaces._in_order[tuple(measured.flow)] = False
+    assert torch.equal(found, path_flow(measured, parameters))
+    assert not measured.spaces.are_all_in_order(tuple(reversed(list(measured.flow))))

@@ -56,6 +56,7 @@ DECLARE(mean_log, MeanLogCall, double)
 OVERLOADS(square_sums, UpdateCall)
 OVERLOADS(moments, UpdateCall)
 OVERLOADS(direction, UpdateCall)
+OVERLOADS(direction_square, UpdateCall)
 OVERLOADS(apply, UpdateCall)
 OVERLOADS(advance, UpdateCall)
 DECLARE(spectral_norm, SpectralNormCall, float)
@@ -566,7 +567,7 @@ void run_update(long rows, long columns, int64_t direction, bool by_row, bool by
                                   column_whitenings, first, second, direction, direction != 4, 0.5, 0.75, 0.5, 0.25, 0.125, 0.5, -0.25,
                                   sums.data(), 0, found.data()};
   if (direction == 4) call.direction = pathsgd::kAdam;
-  vector<double> moved(rows * columns), square(2);
+  vector<double> moved(rows * columns), square(2), of_direction(1);
   for (long r = 0; r < rows; r++)
     for (long c = 0; c < columns; c++) {
       const long i = r * columns + c;
@@ -579,20 +580,22 @@ void run_update(long rows, long columns, int64_t direction, bool by_row, bool by
                                                               : adam / (std::sqrt(second_moment) + 0.125);
       moved[i] = 0.5 * p[i] - 0.25 * d * (direction == 4 ? 1 : white);
       square[0] += u * u;
+      of_direction[0] += white == 0 ? 0 : d * d;
     }
   for (long i = 0; i < 3; i++) square[1] += double(h[i]) * x[i] * h[i] * x[i];
   failures += square_sums(call);
-  if (direction != pathsgd::kGradient) {  // both passes in one make the same bits
-    auto p2 = p, q2 = q, m2 = m, n2 = n, v2 = v, o2 = o;
+  auto p2 = p, q2 = q, m2 = m, n2 = n, v2 = v, o2 = o;
+  if (direction != pathsgd::kGradient) {
     float *const moving[] = {p2.data(), q2.data()}, *const first2[] = {m2.data(), n2.data()}, *const second2[] = {v2.data(), o2.data()};
     auto together = call;
     together.parameters = moving, together.first = first2, together.second = second2;
-    failures += advance(together) + moments(call) + ::direction(call) + apply(call);
-    failures += p2 != p || q2 != q || m2 != m || n2 != n || v2 != v || o2 != o;
-  } else {
-    failures += ::direction(call) + apply(call);
+    failures += advance(together) + moments(call);
   }
   expect_same("sum u^2", sums, square);
+  failures += ::direction(call) + direction_square(call) + apply(call);
+  expect_same("sum d^2", vector<float>{float(sums[0])}, of_direction);  // d itself is rounded
+  if (direction != pathsgd::kGradient)  // both passes in one make the same bits
+    failures += p2 != p || q2 != q || m2 != m || n2 != n || v2 != v || o2 != o;
   expect_same("p", p, moved);
 }
 

@@ -92,6 +92,7 @@ def check(o: Operands, rule: UpdateRule, keep: float) -> None:
     if o.first:
         step.moments(rule)
     directions = [step.direction(rule, i) for i in range(len(o.parameters))]
+    lengths = [step.direction_square(rule, i) for i in range(len(o.parameters))]
     step.apply(rule, -0.3, keep)
     if o.first:  # both passes in one, bit for bit
         Update(together).advance(rule, -0.3, keep)
@@ -105,6 +106,7 @@ def check(o: Operands, rule: UpdateRule, keep: float) -> None:
         close = {"rtol": 20 * TOLERANCE[dtype], "atol": 2 * TOLERANCE[dtype], "check_dtype": False}
         torch.testing.assert_close(o.parameters[i].double(), p, **close)
         torch.testing.assert_close(directions[i].double(), d, **close)
+        assert lengths[i] == pytest.approx(float(d.square().sum()), rel=1e-4 if dtype == torch.float32 else 1e-12)
         assert squares[i] == pytest.approx(float(square), rel=1e-5 if dtype == torch.float32 else 1e-12)
         if o.first:
             torch.testing.assert_close(o.first[i].double(), m, **close)

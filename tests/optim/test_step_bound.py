@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from pathsgd import PathAdam, PathSGD
+from pathsgd.optim import step_bound
 from support.metrics import slow_metric
 
 STEPS = 4  # of the recurrences of the cases
@@ -85,3 +86,20 @@ def test_exploded_gradients_do_not_slip_through(rnn):
     assert optimizer.step_growth > 1e-3
     move = nn.utils.parameters_to_vector(model.parameters()).detach() - before
     assert 0 < move.norm() < 0.1
+
+
+def test_the_sum_of_squares_serves_where_it_is_within_the_bound(rnn, monkeypatch):
+    """Steps are the same as with |D|_2 itself, and nobody looks for it."""
+    twin = rnn.copy()
+    asked = []
+    exactly = step_bound._balanced_length
+    monkeypatch.setattr(step_bound, "_balanced_length", lambda *a: asked.append(a) or exactly(*a))
+    optimizer = limited(PathAdam(rnn.model, 1e-4, growth=None), 10.0)
+    rnn.train(optimizer, 4)
+    assert not asked and 0 < optimizer.step_growth < 10.0
+    monkeypatch.setattr(step_bound, "_larger_length", lambda *_: torch.inf)
+    other = limited(PathAdam(twin, 1e-4, growth=None), 10.0)
+    rnn.train(other, 4, twin)
+    assert asked and 0 < other.step_growth < optimizer.step_growth
+    for a, b in zip(rnn.model.parameters(), twin.parameters()):
+        assert torch.equal(a, b)

@@ -48,6 +48,9 @@ __all__ = ["Directions", "Map", "bound_", "ripe_directions", "scale_of", "settle
 _GRID = 2**30
 CORRECTIONS = 8
 """Corrections of a map that is seen for the first time, at most."""
+GAIN = 1e4
+"""By how much a direction must have outgrown the others for a look to rely on seeing it."""
+_CHECKED = (24, 48, 96, 160)  # iterations after which a look may end
 
 
 def scale_of(whitening: Tensor, weight: Tensor) -> Tensor:
@@ -112,7 +115,7 @@ def settle_(f: Map, cap: float, tolerance: float = 1e-6) -> Tensor:
     """
     first = rate = ray = None
     for attempt in range(2 * CORRECTIONS):
-        rate, ray = strongest(f)
+        rate, ray = strongest(f, cap=cap)
         first = rate if first is None else first
         if not bool(rate > cap * (1 + tolerance)):
             break
@@ -125,15 +128,22 @@ def settle_(f: Map, cap: float, tolerance: float = 1e-6) -> Tensor:
     return first
 
 
-def strongest(f: Map, starts: int = 64, iterations: int = 240) -> tuple[Tensor, Tensor]:
+def strongest(f: Map, starts: int = 64, iterations: int = 240, cap: float | None = None) -> tuple[Tensor, Tensor]:
     """The largest growth rate found from many starts, 0-d, and the direction that has it (H,).
 
     The growth is the mean over the second half of the iterations. It is the rate if one of the starts finds the
     direction and has converged.
+
+    cap: growth that somebody looks for. Iterations then end where all starts grow so much more slowly that a direction
+    which grows by `cap` would have gained a factor of `GAIN` on them in the second half: it would show by now.
     """
-    rays, logs = iterated(f, f.starts(0, starts), iterations)
-    logs = logs[iterations - iterations // 2 :]
-    rates = torch.where((rays > 0).any(1), logs.mean(0).exp(), 0.0)
+    rays, logs = f.starts(0, starts), f.scale.new_empty(0, starts)
+    for end in (iterations,) if cap is None else (*(n for n in _CHECKED if n < iterations), iterations):
+        rays, more = iterated(f, rays, end - len(logs))
+        logs = torch.cat([logs, more])
+        rates = torch.where((rays > 0).any(1), logs[end - end // 2 :].mean(0).exp(), 0.0)
+        if cap is not None and bool(rates.amax() < cap * GAIN ** (-2 / end)):
+            break
     # Many starts find the same direction, or members of one cycle: the first, not the one that rounding favours.
     best = (rates >= rates.amax() * (1 - torch.finfo(rates.dtype).eps ** 0.5)).to(torch.uint8).argmax()
     return rates[best], rays[best]

@@ -58,7 +58,8 @@ def kappa1(
     embedded = None if net.embedding is None else squared_products(parameters[net.embedding], into=False)[1]
     w_rec, guessed = parameters[net.w_rec], root is not None
     if root is None:
-        root = max(1.0, perron_root(w_rec.detach().double().square(), *_ends(net, parameters, embedded)))
+        A = w_rec.detach().to(torch.float64, copy=True).square_()
+        root = max(1.0, perron_root(A, *_ends(net, parameters, embedded)))
     sums = None
     if not exact and w_rec.dtype == torch.float32 and net.steps <= FLOAT32_STEPS:
         sums = relative_sums(net, parameters, embedded, root, torch.float32)

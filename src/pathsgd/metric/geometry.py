@@ -18,8 +18,8 @@ from pathsgd._native import Outer, dense
 from pathsgd.arithmetic.gathered import Gathered
 from pathsgd.arithmetic.scaled import are_in_range, postponed, read
 from pathsgd.arithmetic.spread import is_sharded
+from pathsgd.closed_form import chain, on_device, stack
 from pathsgd.closed_form import kappa as closed_form
-from pathsgd.closed_form import on_device, stack
 from pathsgd.closed_form.kappa import PlainKappa
 from pathsgd.closed_form.match import PlainNet, StackNet
 from pathsgd.closed_form.stack import StackKappa
@@ -199,6 +199,14 @@ def _measure_of(first: PlainKappa | StackKappa, known: Structure, *, is_plain: b
     )
 
 
+def _measure_of_nothing(known: Structure, log_gamma_sq: float) -> Measure:
+    """Of a net of which no rescaling changes any parameter: ones in the place of kappa."""
+    ones = {name: _ONE for name in known.recording.reached}
+    return Measure(
+        ones, ones, log_gamma_sq, known.spaces, repeats=known.repeats, recurrences=known.recurrences, free=known.free
+    )
+
+
 class Geometry:
     """Measures one model again and again, recording its structure where it is a new one."""
 
@@ -244,6 +252,10 @@ class Geometry:
         parameters = self.parameters() if parameters is None else parameters
         known = self.structure(inputs, dice, parameters)
         is_short = terms == "first" and not exact and _device(parameters).type == "cpu"
+        if free_only and is_short and known.links is not None:
+            log_gamma_sq = chain.log_gamma_sq(known.links, parameters)
+            if log_gamma_sq is not None:
+                return _measure_of_nothing(known, log_gamma_sq)
         if terms == "both" or isinstance(known.plain, PlainNet) or (isinstance(known.plain, StackNet) and is_short):
             parameters = gathered(parameters)  # the closed forms, and kappa2, look at all of them together
         found = stack.kappa1(known.plain, parameters, root) if isinstance(known.plain, StackNet) and is_short else None

@@ -7,13 +7,14 @@ it shows in which parameters have gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
 
+from pathsgd.closed_form.chain import Link, chain
 from pathsgd.closed_form.match import PlainNet, StackNet, match
 from pathsgd.passes.framing import Framing
 from pathsgd.passes.frozen import Frozen
@@ -54,6 +55,8 @@ class Structure:
     """Parameters that are used once, in a way that needs no q."""
     in_rows: frozenset[str] = frozenset()
     """Matrices that need no q if nobody wants their kappa."""
+    links: Sequence[Link] | None = None
+    """The layers of a chain of which no rescaling changes anything: gamma^2 is all that there is to measure."""
     _frozen: dict[frozenset[str], Frozen] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -187,7 +190,8 @@ class Structures:
         repeated = {recurrence.name: recurrence for recurrence in recurrences(recording)}
         plain, repeats = match(recording), repeats_along_paths(recording)
         once, rows = used_once(recording), in_rows(recording)
-        return Structure(recording, spaces, plain, repeats, free, repeated, once, rows)
+        links = None if free & recording.reached else chain(recording)
+        return Structure(recording, spaces, plain, repeats, free, repeated, once, rows, links)
 
     def _record(self, call: Call, dice: Dice | None) -> Recording:
         if dice is None:

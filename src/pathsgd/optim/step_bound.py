@@ -52,9 +52,10 @@ def bound(moves: Sequence[Move], updates: Sequence[Update], limit: StepLimit) ->
                 continue
             uses = abs(move.alpha) * state["repeats"]
             most = float(state.get("growth_room", LEAST_ROOM)) if limit == "room" else limit
-            if move.rule.direction == GRADIENT and "growth_ratio" not in state:
-                # Balanced, the step of a plain gradient is u: |u|_2 <= |u|_F, which clipping knows already.
-                grown = math.sqrt(move.squares[index]) * uses
+            # Of a plain gradient the squares of all processes' parts are added up already.
+            is_whole = move.rule.direction == GRADIENT or move.part.spread is None
+            if "growth_ratio" not in state and is_whole:
+                grown = _larger_length(move, update, index) * uses
                 if grown <= most:
                     state.pop("growth_direction", None)  # would be out of date when it is needed
                     largest = max(largest, grown)
@@ -67,6 +68,13 @@ def bound(moves: Sequence[Move], updates: Sequence[Update], limit: StepLimit) ->
 def asks(moves: Sequence[Move], limit: StepLimit) -> bool:
     """Whether `bound` will look at directions, and so needs the moments before the parameters move."""
     return limit is not None and any("repeats" in state for move in moves for state in move.part.states)
+
+
+def _larger_length(move: Move, update: Update, index: int) -> float:
+    """|D|_F of one parameter, up to `alpha`: one pass, and at least |D|_2, which takes a power iteration."""
+    # Balanced, the step of a plain gradient is u, whose length clipping knows already.
+    is_known = move.rule.direction == GRADIENT
+    return math.sqrt(move.squares[index] if is_known else update.direction_square(move.rule, index))
 
 
 def _balanced_length(move: Move, update: Update, index: int) -> float:

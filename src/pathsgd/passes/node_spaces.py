@@ -52,6 +52,7 @@ class NodeSpaces:
     _elsewhere: dict[Any, Edges] = field(default_factory=dict, repr=False)
     _lines: dict[Any, Lines] = field(default_factory=dict, repr=False)
     _shares: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
+    _in_order: dict[tuple[str, ...], bool] = field(default_factory=dict, repr=False)
 
     def edges_on(self, name: str, device: torch.device) -> Edges:
         """A parameter's edges on the device of its tensors; copied there once."""
@@ -78,6 +79,13 @@ class NodeSpaces:
             widths[FIXED] = 1.0
             self._shares[device] = widths.reciprocal().to(device)
         return self._shares[device]
+
+    def are_all_in_order(self, names: tuple[str, ...]) -> bool:
+        """Whether the nodes that these parameters enter, one after another, are all free nodes in their order."""
+        if names not in self._in_order:
+            nodes = [node for name in names for node in self.edges[name].out.reshape(-1).tolist()]
+            self._in_order[names] = nodes == list(range(1, self.count + 1))
+        return self._in_order[names]
 
     @cached_property
     def biases(self) -> dict[str, str]:

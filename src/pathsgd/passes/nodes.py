@@ -108,8 +108,10 @@ class _Graph:
         found: dict[str, Step] = {}
         for name, (out, _) in self.uses.items():
             out = _thin(out)
-            units = np.unique(labels[out[out > FIXED].numpy()])
-            step = next((s for ids, s in self._fixed_by if np.isin(labels[ids], units).any()), None)
+            # Not np.unique and np.isin: the first call of the one imports numpy's masked arrays.
+            units = np.zeros(len(labels), dtype=bool)
+            units[labels[out[out > FIXED].numpy()]] = True
+            step = next((s for ids, s in self._fixed_by if units[labels[ids]].any()), None)
             if step is not None:
                 found[name] = step
         return found
@@ -290,14 +292,15 @@ def _number(
         n: tuple(_compressed(table[_thin(side).clamp(min=FIXED)]) for side in sides) for n, sides in uses.items()
     }
     names: list[str] = []
-    numbers = torch.full((len(labels),), -1)
-    numbers[FIXED] = FIXED
+    known = np.full(len(labels), -1)
+    known[FIXED] = FIXED
     for name, sides in resolved.items():
-        for side in sides:
-            values, first = np.unique(side.numpy().reshape(-1), return_index=True)
-            rows = np.sort(first[numbers[values].numpy() < 0])
-            numbers[side.reshape(-1)[rows]] = torch.arange(len(names) + 1, len(names) + 1 + len(rows))
+        for side in (side.numpy().reshape(-1) for side in sides):
+            values, first = np.unique(side, return_index=True)
+            rows = np.sort(first[known[values] < 0])
+            known[side[rows]] = np.arange(len(names) + 1, len(names) + 1 + len(rows))
             names.extend(f"{name}[{row}]" for row in rows.tolist())
+    numbers = torch.from_numpy(known)
     edges = {n: Edges(numbers[out], numbers[into]) for n, (out, into) in resolved.items()}
     scale_free = _scale_free(edges, numbers[table[torch.cat(normalised)]]) if normalised else {}
     return NodeSpaces(len(names), edges, names, scale_free=scale_free), numbers.clamp(min=FIXED)[table]

@@ -20,6 +20,7 @@ from torch import Tensor
 from pathsgd.errors import UnsupportedOperation
 from pathsgd.passes.squared import Evaluation
 from pathsgd.recording.inputs import Call, is_packed, is_sparse, map_tensors, numbered_tensors
+from pathsgd.recording.slices import are_certainly_separate
 from pathsgd.rules.base import examples, repeats
 from pathsgd.tape import Recording, Step
 
@@ -85,6 +86,8 @@ def _resized(call: Call, dims: Sequence[int | None], size: int) -> Call:
 def _treats_slices_separately(one: Recording, two: Recording) -> bool:
     if [v.shape.numel() for v in two.outputs] != [2 * v.shape.numel() for v in one.outputs]:
         return False
+    if are_certainly_separate(one, two):
+        return True
     if [_signature(s) for s in one.steps] != [_signature(s) for s in two.steps]:
         return False
     # Twice the output can still mix slices (a convolution, a shift in time): then there are more than twice the paths.

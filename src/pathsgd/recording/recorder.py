@@ -9,6 +9,7 @@ and it is an error only if a measured output depends on it.
 from __future__ import annotations
 
 import inspect
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from pathsgd.recording import spelling
 from pathsgd.recording.inputs import is_sparse
 from pathsgd.recording.origins import LEAVING, PLAIN, RANDOM, SHAPED_BY_VALUES, Origin, Origins, joined
 from pathsgd.recording.path_tensor import Lost, PathTensor, Watcher, known_values, share_memory, without_data
+from pathsgd.recording.seen import Seen, key_of
 from pathsgd.rules import REFUSED, RULES, Kind, Refusal, Rule
 from pathsgd.rules.pointwise import Add, Divide
 from pathsgd.tape import Recording, Step, Value, leaves, map_leaves, values_in
@@ -35,6 +37,9 @@ def is_recording() -> bool:
     return any(isinstance(mode, Recorder) for mode in _get_current_function_mode_stack())
 
 
+_THE_MODEL = "the model itself"
+
+
 class Recorder(Watcher):
     """While active, everything that happens to the model's parameters and inputs goes into `recording`."""
 
@@ -42,11 +47,13 @@ class Recorder(Watcher):
         super().__init__()
         self.recording = Recording()
         self._parameters = {id(p): name for name, p in model.named_parameters()}
-        self._modules = {id(m): name for name, m in model.named_modules()}
+        # As `_where` says it; one string for all steps of a module.
+        self._modules = {id(m): f"module '{n}'" if n else _THE_MODEL for n, m in model.named_modules()}
         self._buffers = {id(b) for b in model.buffers()}
         # Plain tensors that paths were written into (x[i] = y); holding them keeps their ids their own.
         self._written: dict[int, tuple[Tensor, Value]] = {}
         self._origins = Origins()
+        self._seen: dict[Any, Seen] = {}
 
     def input(self, tensor: Tensor, number: int) -> Tensor:
         """A stand-in for an input of the model; integers, truth values and sparse matrices stay, and are watched."""
@@ -97,6 +104,9 @@ class Recorder(Watcher):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        key = key_of(func, args, kwargs, self._parameters)
+        if key in self._seen:
+            return self._again(self._seen[key], func, args, kwargs)
         name = spelling.canonical_name(func)
         tensors = [a for a in leaves((args, kwargs)) if isinstance(a, Tensor)]
         if not any(self._is_ours(a) for a in tensors):
@@ -115,15 +125,19 @@ class Recorder(Watcher):
             if isinstance(a, PathTensor) and isinstance(a.value, Lost):
                 return self._lose(a.value.refusal, func, name, args, kwargs)
         try:
-            return self._record(func, name, tuple(args), kwargs, tensors)
+            return self._record(func, name, tuple(args), kwargs, tensors, key)
         except _NoRule as no_rule:
-            if all(isinstance(a, PathTensor) and a.known is not None for a in tensors if self._is_ours(a)):
+            if self._has_known_values(tensors):
                 return self._prepared(func, name, args, kwargs, tensors)
             refusal = UnsupportedOperation(no_rule.operation, self._where(), no_rule.advice, self._so_far())
             return self._lose(refusal, func, name, args, kwargs)
 
     def _is_ours(self, a: Any) -> bool:
         return isinstance(a, (PathTensor, nn.Parameter)) or id(a) in self._parameters or id(a) in self._written
+
+    def _has_known_values(self, operands: Sequence[Tensor]) -> bool:
+        """Whether all of these are made of inputs and constants alone."""
+        return all(isinstance(a, PathTensor) and a.known is not None for a in operands if self._is_ours(a))
 
     def _origin(self, tensors: Sequence[Tensor], name: str) -> Origin:
         made_of = [a.origin if isinstance(a, PathTensor) else self._origins.of(a) for a in tensors]
@@ -135,7 +149,7 @@ class Recorder(Watcher):
             self._refuse(name, "it uses a view of a tensor that paths were written into since; use the tensor itself")
         origin = PLAIN if name in spelling.LIKE and name not in RANDOM else self._origin(tensors, name)
         if origin.inputs and name == "embedding":  # of a fixed table: another form of the input
-            return self._record(func, name, tuple(args), kwargs, tensors)
+            return self._record(func, name, tuple(args), kwargs, tensors, None)
         if name in LEAVING or name in SHAPED_BY_VALUES:
             self._use(origin)
             self.recording.steered |= origin.noise
@@ -200,9 +214,23 @@ class Recorder(Watcher):
             return type(result)(map(lost, result))
         return map_leaves(lost, result)
 
+    def _again(self, seen: Seen, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Write down a call that was checked before (seen.py)."""
+        operands = [a for a in args if isinstance(a, Tensor)]
+        args, named = spelling.uniform_arguments(args, kwargs) if kwargs else (args, {})
+        outputs, values = seen.outputs(), seen.rule.rewrite(*[self.value_of(a) for a in args])
+        self.recording.steps.append(Step(seen.name, seen.rule, values, named, outputs, self._where()))
+        tensors = tuple([PathTensor(v, operands[0].device) for v in outputs])
+        if seen.rule.aliases:
+            share_memory(operands, tensors)
+        if seen.known:
+            self._keep_values(func, seen.name, args, named, operands, tensors)
+        return tensors[0] if seen.single else seen.pack(tensors)
+
     def _record(
-        self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]
+        self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor], key: Any
     ) -> Any:
+        """Write down a call; key: what tells it from others, None where it is not to be remembered."""
         if name in _PRODUCTS and is_sparse(args[0]) and len(args) == 2:
             return self._by_entries(*args)
         rule = RULES.get(name)
@@ -216,7 +244,8 @@ class Recorder(Watcher):
             return self.__torch_function__(same[0], (), same[1])
         target = self._target(name, args, kwargs) if spelling.changes_its_operand(func, name, args, kwargs) else None
         args, kwargs = spelling.uniform_arguments(args, kwargs)
-        values, named = map_leaves(lambda a: self.value_of(a), self._settled(rule, name, args, kwargs))
+        settled = self._settled(rule, name, args, kwargs)
+        values, named = map_leaves(lambda a: self.value_of(a), settled)
         try:
             values = rule.rewrite(*values)
             _check_call(rule, len(values), tuple(named))
@@ -235,6 +264,10 @@ class Recorder(Watcher):
         if rule.aliases:
             share_memory(operands, tensors)
         self._keep_values(func, name, args, kwargs, operands, tensors)
+        is_usual = None not in outputs and all(map(operator.is_, leaves(settled), leaves((args, kwargs))))
+        if key is not None and is_usual:
+            shapes = [(r.shape, r.dtype) for r in results]
+            self._seen[key] = Seen(name, rule, kind, shapes, single, pack, self._has_known_values(operands))
         return tensors[0] if single else pack(tensors)
 
     def _by_entries(self, matrix: Tensor, units: Tensor) -> Any:
@@ -251,7 +284,7 @@ class Recorder(Watcher):
 
     def _keep_values(self, func: Any, name: str, args: Any, kwargs: Any, operands: Any, tensors: Any) -> None:
         """What is made of inputs and constants alone has values that are known."""
-        if not all(isinstance(a, PathTensor) and a.known is not None for a in operands if self._is_ours(a)):
+        if not self._has_known_values(operands):
             return
         result = func(*map_leaves(known_values, args), **map_leaves(known_values, kwargs))
         origin = self._origin(operands, name)
@@ -369,13 +402,15 @@ class Recorder(Watcher):
     def _where(self) -> str:
         """The innermost module whose forward is running, found on the call stack: no hooks, nothing to undo."""
         frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename == __file__:  # the locals of a frame are slow to ask for
+            frame = frame.f_back
         while frame is not None:
             if "self" in frame.f_code.co_varnames[:1]:
-                name = self._modules.get(id(frame.f_locals.get("self")))
-                if name is not None:
-                    return f"module '{name}'" if name else "the model itself"
+                where = self._modules.get(id(frame.f_locals.get("self")))
+                if where is not None:
+                    return where
             frame = frame.f_back
-        return "the model itself"
+        return _THE_MODEL
 
 
 _PRODUCTS = frozenset({"mm", "matmul", "_sparse_mm", "sparse.mm"})

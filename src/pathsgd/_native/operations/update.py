@@ -132,6 +132,15 @@ class Update:
         abi.call("direction", arguments, self._dtype)
         return to
 
+    def direction_square(self, rule: UpdateRule, index: int) -> float:
+        """sum d^2 of one parameter, in float64."""
+        if self._arguments is None:
+            return float(fallback.direction(self._operands, rule, index).double().square().sum())
+        arguments = self._following(self._arguments, rule)
+        arguments.part = index
+        abi.call("direction_square", arguments, self._dtype)
+        return float(self._sums[index])
+
     def apply(self, rule: UpdateRule, alpha: float, keep: float) -> None:
         """p <- keep * p + alpha * d .* w."""
         if self._arguments is None:

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -13,6 +14,8 @@
 
 namespace pathsgd {
 namespace {
+
+constexpr long kWorthFolding = 8;  // steps with the same states, from which on their terms are added up first
 
 template <class F>
 class Stack {
@@ -77,6 +80,35 @@ class Stack {
     linear_sweep<F>({steps_, 1, n_, transposed, backwards, squared_recurrent(c), u, nullptr, nullptr, m});
   }
 
+  // The step from which on the states of a layer are the same, bit for bit, as where its memory fades; its last step if
+  // they never stand still, or not for long enough to gain anything by it.
+  long still(long layer) {
+    if (directions_ > 1) return steps_ - 1;
+    const F* h = states(layer, 0);
+    long step = steps_ - 1;
+    while (step > 0 && !std::memcmp(h + step * n_, h + (step - 1) * n_, n_ * sizeof(F))) step--;
+    return steps_ - step > kWorthFolding ? step : steps_ - 1;
+  }
+
+  // to (H, H) = sum over `count` steps of delta_t h_t^T. From step `from` on all h_t are the same, and so one term is left
+  // of theirs: the sum of their delta_t.
+  void sum_of_products(const F* delta, const F* h, F* to, long count, long from) {
+    const bool folds = from < count - 1;
+    const long apart = folds ? from : count;
+    if (apart == 0) std::fill_n(to, n_ * n_, F(0));
+    else multiply_matrices<F>({delta, 1, n_}, {h, n_, 1}, to, n_, n_, n_, apart, false, call_.threads);
+    if (!folds) return;
+    std::vector<double> sums(n_, 0.0);
+    for (long t = from; t < count; t++)
+      for (long i = 0; i < n_; i++) sums[i] += delta[t * n_ + i];
+    for (long i = 0; i < n_; i++) {
+      const F left = static_cast<F>(sums[i]);
+      const F* __restrict right = h + from * n_;
+      F* __restrict row = to + i * n_;
+      for (long j = 0; j < n_; j++) row[j] += left * right[j];
+    }
+  }
+
   // The states of one direction of a layer; returns the sum of W_in^2, 1 for the lowest layer.
   double forth(long layer, long d) {
     const StackCell<F>& c = cell(layer, d);
@@ -86,9 +118,11 @@ class Stack {
       squared_products<F>({n_, call_.inputs, 1, c.w_in, call_.e, nullptr, same.data(), nullptr});
     } else {
       sum = square_input(c);
+      const long moving = std::min(steps_, still(layer - 1) + 1);
       for (long from = 0; from < directions_; from++)
         multiply_matrices<F>({states(layer - 1, from), n_, 1}, {into_.data() + from * n_, 1, width_}, work_.data(), n_,
-                             steps_, n_, n_, from > 0, call_.threads);
+                             moving, n_, n_, from > 0, call_.threads);
+      for (long t = moving; t < steps_; t++) std::copy_n(work_.data() + (moving - 1) * n_, n_, work_.data() + t * n_);
     }
     for (const F* bias : {c.b_in, c.b_rec})
       for (long i = 0; bias && i < n_; i++) same[i] += square(bias[i]);
@@ -148,16 +182,17 @@ class Stack {
     sweep(c, above_.data() + d * size_, delta, true, d == 0);
     const long later = d == 0 ? n_ : 0, earlier = n_ - later;
     if (steps_ == 1) std::fill_n(c.recurrent, n_ * n_, F(0));
-    else
-      multiply_matrices<F>({delta + later, 1, n_}, {h + earlier, n_, 1}, c.recurrent, n_, n_, n_, steps_ - 1, false,
-                           call_.threads);
+    else sum_of_products(delta + later, h + earlier, c.recurrent, steps_ - 1, still(layer));
     sum_over_time(c, h, delta);
     if (steps_ > 1 && !c.is_unused) lower(c.recurrent, n_ * n_);
     if (layer == 0) return;
     square_input(c);
     for (long from = 0; from < directions_; from++) {
-      multiply_matrices<F>({delta, 1, n_}, {states(layer - 1, from), n_, 1}, c.kappa_in + from * n_, width_, n_, n_,
-                           steps_, false, call_.threads);
+      const F* below = states(layer - 1, from);
+      if (directions_ == 1) sum_of_products(delta, below, c.kappa_in, steps_, still(layer - 1));
+      else
+        multiply_matrices<F>({delta, 1, n_}, {below, n_, 1}, c.kappa_in + from * n_, width_, n_, n_, steps_, false,
+                             call_.threads);
       multiply_matrices<F>({delta, n_, 1}, {into_.data() + from * n_, width_, 1}, next_.data() + from * size_, n_,
                            steps_, n_, n_, d > 0, call_.threads);
     }

@@ -224,11 +224,35 @@ void direction(const UpdateCall<F>& call) {
   }
 }
 
+// sum d^2 of one parameter, a block at a time: d is written nowhere but next to the processor.
+template <class F>
+void direction_square(const UpdateCall<F>& call) {
+  constexpr int64_t kBlock = 512, kWide = 8;
+  const Update<F> update(call);
+  const FlushDenormals guard;
+  const int64_t part = call.part, columns = call.columns[part];
+  F block[kBlock];
+  double sums[kWide] = {}, total = 0;
+  for (int64_t r = 0; r < call.rows[part]; r++)
+    for (int64_t c = 0; c < columns; c += kBlock) {
+      const int64_t length = std::min(kBlock, columns - c), padded = (length + kWide - 1) / kWide * kWide;
+      F* __restrict to = block;
+      with_direction(call, update.stretch(part, r, c), update.constant(part), length,
+                     [=](int64_t i, F d, F w) { to[i] = w == 0 ? F(0) : d; });
+      std::fill(block + length, block + padded, F(0));
+      for (int64_t i = 0; i < padded; i += kWide)
+        for (int lane = 0; lane < kWide; lane++) sums[lane] += static_cast<double>(block[i + lane]) * block[i + lane];
+    }
+  for (double sum : sums) total += sum;
+  call.sums[part] = total;
+}
+
 }  // namespace
 }  // namespace pathsgd
 
 PATHSGD_ENTRIES(square_sums, UpdateCall)
 PATHSGD_ENTRIES(moments, UpdateCall)
 PATHSGD_ENTRIES(direction, UpdateCall)
+PATHSGD_ENTRIES(direction_square, UpdateCall)
 PATHSGD_ENTRIES(apply, UpdateCall)
 PATHSGD_ENTRIES(advance, UpdateCall)

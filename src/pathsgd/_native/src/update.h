@@ -29,7 +29,7 @@ struct UpdateCall {
   F* const* second;
   int64_t direction, whitens;  // whitens: d is multiplied by w (not in the paper's form of adam)
   double factor, momentum, beta1, beta2, eps, keep, alpha;
-  double* sums;  // (count): square_sums writes sum u^2 of each parameter here
+  double* sums;  // (count): square_sums writes sum u^2 of each parameter here, direction_square sum d^2 of `part`
   int64_t part;  // direction writes d of this parameter, dense,
   F* to;         // here
 };

@@ -173,3 +173,32 @@ def test_native_and_torch_sequences_agree(every_step: bool, monkeypatch: pytest.
     fallback = sequences(weight, u.square(), v.square(), 50, every_step=every_step)
     for a, b in zip(ours[:2], fallback[:2]):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("readout", ["last", "every"])
+def test_sums_of_a_badly_scaled_net_are_its_twin_s_in_every_bit(readout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, where its own numbers lie too far apart to be trusted; and right, by float64."""
+    net, x = make(readout, 40, 1.0, hidden=12)
+    net = net.float()
+    closed = match(record(net, (x.float(),)))
+    assert isinstance(closed, PlainNet)
+    weights = {name: p.detach() for name, p in net.named_parameters()}
+    a = torch.tensor([2.0**k for k in (14, -14, 9, 0, -3, 12, -11, 1, 5, -8, 13, -13)])
+    twin = dict(weights)
+    for name in (closed.w_in, closed.w_rec, *closed.biases):
+        twin[name] = weights[name] * (a if weights[name].dim() == 1 else a[:, None])
+    twin[closed.w_rec], twin[closed.w_out] = twin[closed.w_rec] / a, weights[closed.w_out] / a
+    tried = []
+    balanced = plain._balanced_sums
+    monkeypatch.setattr(plain, "_balanced_sums", lambda *given: tried.append(1) or balanced(*given))
+    ours, theirs = (plain.kappa1(closed, w, exact=False) for w in (weights, twin))
+    assert tried == [1], "the twin, and only the twin"
+    square = a.double().square()
+    back = {closed.w_rec: theirs.kappa1[closed.w_rec].double() * square[:, None] / square}
+    back[closed.w_out] = theirs.kappa1[closed.w_out] / square
+    back.update({name: theirs.kappa1[name] * square for name in closed.biases})
+    for name, found in back.items():
+        assert torch.equal(found, ours.kappa1[name].to(found)), name
+    exact = plain.kappa1(closed, twin)
+    for name, found in theirs.kappa1.items():
+        torch.testing.assert_close(found.double(), exact.kappa1[name].double(), rtol=1e-5, atol=0)

@@ -119,7 +119,7 @@ def _roots(net: StackNet, parameters: Mapping[str, Tensor]) -> list[float]:
         u.append(entering)
     for (cell,) in net.layers[:0:-1]:
         v.append(v[-1] @ squares[cell.w_in])
-    return [perron_root(squares[cell.w_rec], *ends) for (cell,), *ends in zip(net.layers, u, v[::-1])]
+    return [perron_root(squares[c.w_rec], enters, leaves) for (c,), enters, leaves in zip(net.layers, u, v[::-1])]
 
 
 def _weights(parameters: Mapping[str, Tensor], cell: Cell) -> tuple[Tensor, Tensor, list[Tensor]]:

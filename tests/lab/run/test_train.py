@@ -136,7 +136,9 @@ def test_unbalanced_start_is_the_same_function() -> None:
     assert data.evaluate(scaled.model, "valid") == pytest.approx(data.evaluate(balanced.model, "valid"), rel=1e-4)
 
 
-@pytest.mark.parametrize(("optimiser", "same"), [("path-adam-absolute", True), ("path-sgd-absolute", True), ("adam", False)])
+@pytest.mark.parametrize(
+    ("optimiser", "same"), [("path-adam-absolute", True), ("path-sgd-absolute", True), ("adam", False)]
+)
 def test_starts_rescaled_by_powers_of_two_train_alike_in_every_bit(optimiser: str, same: bool) -> None:
     spec = tiny(optimiser=optimiser, others_range=0.3, steps=60, eval_every=10)
     twin = replace_settings(spec, unbalanced=1000.0, by_powers_of_two=True)

@@ -2,8 +2,8 @@
 
 The adding problem at T = 100 with 100 units.  Each optimiser trains the net twice: from the start as drawn, and from
 the same function with its units rescaled by random powers of two between 1/1000 and 1000.  A method that depends on how
-the function is written down learns differently from the second start; a method in path geometry does not.  Powers of two,
-because they round nothing: other factors change the last bits of the weights, of which long training makes much.
+the function is written down learns differently from the second start; a method in path geometry does not.  Powers of
+two, because they round nothing: other factors change the last bits of the weights, of which long training makes much.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ TITLE = "One ReLU net, four optimisers, two ways to write down the same start"
 INTRODUCTION = (
     "The adding problem: read a long sequence of numbers, add the two that are marked. A plain ReLU net with 100 units "
     "learns it from a start as drawn (balanced) and from the same function with every unit rescaled by a random power "
-    "of two between 1/1000 and 1000 (badly scaled). Always answering 1 has a mean squared error of 0.167; below 0.001 the "
-    "task counts as solved."
+    "of two between 1/1000 and 1000 (badly scaled). Always answering 1 has a mean squared error of 0.167; below 0.001 "
+    "the task counts as solved."
 )
 WHAT_TO_SEE = (
     "Compare the two errors of a row: where they agree, it does not matter to the method how the function is written "
-    "down. Powers of two round nothing, so that the path optimisers do the same to the last digit. The seconds (s) are those of one core until the task "
-    "counted as solved, or until the end. Each optimiser has its own defaults: PathAdam's beta2 is 0.99, Adam's 0.999, "
-    "and the path optimisers bound the growth rate of the recurrence."
+    "down. Powers of two round nothing, so that the path optimisers do the same to the last digit. The seconds (s) are "
+    "those of one core until the task counted as solved, or until the end. Each optimiser has its own defaults: "
+    "PathAdam's beta2 is 0.99, Adam's 0.999, and the path optimisers bound the growth rate of the recurrence."
 )
 GROWTH_RATES = {"growth_limit": LIMIT}
 """The library's own bound on growth."""
@@ -71,8 +71,8 @@ def demo_section(filed: Sequence[Filed]) -> Section:
     return Section(
         "demo",
         "Result",
-        "Solid lines start balanced, dashed ones badly scaled. Where the two lines of a method lie on each other, it does "
-        "not care how the function is written down.",
+        "Solid lines start balanced, dashed ones badly scaled. Where the two lines of a method lie on each other, it "
+        "does not care how the function is written down.",
         tables=(demo_table([f.record for f in filed]),),
         figures=(demo_figure([f.record for f in filed]),),
         sources=sources(filed),

@@ -89,7 +89,11 @@ def test_what_the_readme_says_without_a_number_is_what_the_tables_say() -> None:
     lengths = rows(README, "growth-lengths")
     solved = {length: lengths[length][0].split(" of ") for length in lengths if length.startswith("T = ")}
     too_long = solved.pop("T = 2000")
-    assert len(solved) >= 3 and all(some == every for some, every in solved.values()) and 0 < int(too_long[0]) < int(too_long[1])
+    assert (
+        len(solved) >= 3
+        and all(some == every for some, every in solved.values())
+        and 0 < int(too_long[0]) < int(too_long[1])
+    )
     text = rows(README, "runs-badly-scaled-text")
     assert float(text["PathAdam, absolute"][-1]) < float(text["Adam"][-1])
     words = rows((ROOT / "docs" / "what-reproduces.md").read_text(), "ptb-word")

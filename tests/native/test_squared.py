@@ -147,7 +147,7 @@ def test_sums_of_a_plain_net(
         gamma_sq += float(b_out.double().square().sum() * fade[-1] * (steps if every_step else 1))
     rtol = (1e-6 if kind[1] == torch.float32 else 1e-14) * (steps + 20)
     assert found.gamma_sq == pytest.approx(gamma_sq, rel=rtol)
-    assert found.growth == pytest.approx(float(h[-1].sum() / h[-2].sum()) if steps > 1 else 0.0, rel=rtol)
+    assert found.growth == pytest.approx(float((v @ h[-1]) / (v @ h[-2])) if steps > 1 else 0.0, rel=rtol)
     expected = (h, delta, into / gamma_sq, out / gamma_sq, flow / gamma_sq, recurrent / gamma_sq / root)
     for a, b in zip((found.h, found.delta, *found.vectors, found.recurrent), expected):
         torch.testing.assert_close(a.double(), b, rtol=rtol, atol=1e-34)  # flushed to zero below

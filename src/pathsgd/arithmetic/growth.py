@@ -45,7 +45,6 @@ from pathsgd._native.fallback.follow_directions import ITERATIONS, RIPE, Directi
 
 __all__ = ["Directions", "Map", "bound_", "ripe_directions", "scale_of", "settle_", "strongest", "upper_bound"]
 
-_GRID = 2**30
 CORRECTIONS = 8
 """Corrections of a map that is seen for the first time, at most."""
 GAIN = 1e4
@@ -60,8 +59,9 @@ def scale_of(whitening: Tensor, weight: Tensor) -> Tensor:
     column i grows by 2 log alpha_i, up to a constant. Entries on no path are left out; a matrix on no path at all is
     balanced by itself.
 
-    Its logarithms to base 2 are rounded to a billionth, and the first unit has 1 whatever the constant is: twins that
-    are rescaled by powers of two then have scales that differ by just these, and are one map in every bit.
+    Its logarithms to base 2 are rounded to a billionth (float64: to a trillionth), and the first unit has 1 whatever
+    the constant is: twins that are rescaled by powers of two then have scales that differ by just these, and are one map
+    in every bit.
     """
     used = whitening > 0
     if not bool(used.any()):
@@ -69,7 +69,8 @@ def scale_of(whitening: Tensor, weight: Tensor) -> Tensor:
     logs = torch.where(used, whitening, 1.0).double().log2()
     row, column = (logs.sum(d) / used.sum(d).clamp(min=1) for d in (1, 0))
     half = (row - column) / 2
-    half = (half - half[0]).mul(_GRID).round() / _GRID
+    grid = 2**40 if weight.dtype is torch.float64 else 2**30
+    half = (half - half[0]).mul(grid).round() / grid
     return ((half - half.floor()).exp2() * half.floor().exp2()).to(weight.dtype)
 
 

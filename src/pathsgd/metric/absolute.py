@@ -27,8 +27,6 @@ from pathsgd.metric.geometry import Measure
 from pathsgd.metric.whitening import WhiteningOf, Whitenings
 from pathsgd.rules.base import FIXED
 
-_GRID = 2**20
-"""Sizes are met to a millionth: the last bits of a mean depend on how units are scaled, those of a grid do not."""
 Layer = bytes
 """A layer of units, by the numbers of its nodes."""
 ENDS: Layer = b""
@@ -61,7 +59,8 @@ def resized(
         mean = mean_log(whitening)
         if not math.isfinite(mean):
             continue
-        factor = math.exp(round((size - mean) * _GRID) / _GRID)
+        grid = _grid(whitening)
+        factor = math.exp(round((size - mean) * grid) / grid)
         if in_place:
             (whitening.rows if isinstance(whitening, Outer) else whitening).mul_(factor)
         elif isinstance(whitening, Outer):
@@ -74,7 +73,17 @@ def resized(
 def _factor(whitening: Tensor, size: float) -> Tensor:
     """The same factor as a tensor on the device: nobody waits for it."""
     mean = whole(whitening.detach()).double().log().mean()
-    return torch.where(mean.isfinite(), ((size - mean).mul(_GRID).round() / _GRID).exp(), 1.0)
+    grid = _grid(whitening)
+    return torch.where(mean.isfinite(), ((size - mean).mul(grid).round() / grid).exp(), 1.0)
+
+
+def _grid(whitening: WhiteningOf) -> int:
+    """In what parts of one the logarithm of a size is met: in float32 a millionth, in float64 its own rounding.
+
+    The last bits of a mean depend on how units are scaled, and would be seen in those of all that it multiplies.
+    """
+    values = whitening.rows if isinstance(whitening, Outer) else whitening
+    return 2**50 if values.dtype is torch.float64 else 2**20
 
 
 def log_sizes(

@@ -39,7 +39,7 @@ class PlainSums(NamedTuple):
     """sum delta_{s+1} h_s^T * decay, (H, H)"""
     gamma_sq: float
     growth: float
-    """The sum of h in the last step over that in the step before; 0 if there is only one."""
+    """What an output collects of h in the last step over that in the step before; 0 if there is only one."""
     largest: float
     """Largest entry of h and delta; infinite where anything is not finite."""
     least: float

@@ -41,12 +41,13 @@ void multiply(F* __restrict values, double factor, int64_t count) {
 
 constexpr double kGrid = 1 << 20;
 
-// What gives a mean logarithm the size that a job asks for; 1 where it has none, or no mean. To a millionth: the last bits
-// of a mean depend on how units are scaled, and would be seen in those of all that it multiplies.
+// What gives a mean logarithm the size that a job asks for; 1 where it has none, or no mean. In float32 to a millionth: the
+// last bits of a mean depend on how units are scaled, and would be seen in those of all that it multiplies.
 template <class F>
 double sizing(WhitenJob<F>& job, double mean) {
   job.is_sized = std::isfinite(mean) && !std::isnan(job.log_size);
-  return job.is_sized ? std::exp(std::round((job.log_size - mean) * kGrid) / kGrid) : 1.0;
+  const double wanted = job.log_size - mean, met = std::is_same_v<F, float> ? std::round(wanted * kGrid) / kGrid : wanted;
+  return job.is_sized ? std::exp(met) : 1.0;
 }
 
 // One row: everything by value, so that the compiler makes vectors of the loop.

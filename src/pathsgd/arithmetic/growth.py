@@ -60,8 +60,8 @@ def scale_of(whitening: Tensor, weight: Tensor) -> Tensor:
     balanced by itself.
 
     Its logarithms to base 2 are rounded to a billionth (float64: to a trillionth), and the first unit has 1 whatever
-    the constant is: twins that are rescaled by powers of two then have scales that differ by just these, and are one map
-    in every bit.
+    the constant is: twins that are rescaled by powers of two then have scales that differ by just these, and are one
+    map in every bit.
     """
     used = whitening > 0
     if not bool(used.any()):

@@ -246,7 +246,7 @@ def test_scale_comes_from_the_whitening_and_follows_units():
     scale = growth.scale_of(whitening, whitening)
     other = growth.scale_of(whitening * factors[:, None] / factors, whitening)
     ratio = other / scale / factors
-    assert torch.allclose(ratio, ratio[0].expand(7), rtol=1e-11)
+    assert torch.allclose(ratio, ratio[0].expand(7), rtol=1e-12)
     twos = torch.tensor([8.0, 1.0, 0.125, 2.0, 512.0, 1.0, 0.5], dtype=torch.float64)
     other = growth.scale_of(whitening * twos[:, None] / twos, whitening)
     assert torch.equal(other / other[1], scale / scale[1] * twos), "and by powers of two in every bit"

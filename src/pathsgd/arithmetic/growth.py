@@ -59,7 +59,7 @@ def scale_of(whitening: Tensor, weight: Tensor) -> Tensor:
     column i grows by 2 log alpha_i, up to a constant. Entries on no path are left out; a matrix on no path at all is
     balanced by itself.
 
-    Its logarithms to base 2 are rounded to a billionth (float64: to a trillionth), and the first unit has 1 whatever
+    Its logarithms to base 2 are rounded to a billionth (float64: far more finely), and the first unit has 1 whatever
     the constant is: twins that are rescaled by powers of two then have scales that differ by just these, and are one
     map in every bit.
     """
@@ -69,7 +69,7 @@ def scale_of(whitening: Tensor, weight: Tensor) -> Tensor:
     logs = torch.where(used, whitening, 1.0).double().log2()
     row, column = (logs.sum(d) / used.sum(d).clamp(min=1) for d in (1, 0))
     half = (row - column) / 2
-    grid = 2**40 if weight.dtype is torch.float64 else 2**30
+    grid = 2**44 if weight.dtype is torch.float64 else 2**30
     half = (half - half[0]).mul(grid).round() / grid
     return ((half - half.floor()).exp2() * half.floor().exp2()).to(weight.dtype)
 

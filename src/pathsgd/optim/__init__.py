@@ -2,8 +2,9 @@
 
 from pathsgd.metric.bounds import DualNorm
 from pathsgd.optim.growth import bound_growth_
+from pathsgd.optim.in_path_coordinates import InPathCoordinates
 from pathsgd.optim.path_adam import PathAdam
 from pathsgd.optim.path_sgd import PathSGD
 from pathsgd.optim.wrap import wrap
 
-__all__ = ["DualNorm", "PathAdam", "PathSGD", "bound_growth_", "wrap"]
+__all__ = ["DualNorm", "InPathCoordinates", "PathAdam", "PathSGD", "bound_growth_", "wrap"]

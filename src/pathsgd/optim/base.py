@@ -222,7 +222,7 @@ class PathOptimizer(Optimizer):
         if self._is_sharded:
             reshard(self.model)
         is_new = not self.state
-        parts = self._parts.with_gradients(self.param_groups, self._names, self.state)
+        parts = self.parts_with_gradients()
         if not parts:
             return loss
         if is_new and self._is_only_laying_out(parts):
@@ -230,18 +230,31 @@ class PathOptimizer(Optimizer):
                 for p, state in zip(part.owners, part.states):
                     state.update(self._beginning(p, part.group))
             return loss
-        is_elsewhere = _is_elsewhere(parts)
-        if self.capturable and not is_elsewhere:
+        if self.capturable and not _is_elsewhere(parts):
             raise ValueError(
                 "capturable=True: a step can be captured where all parameters are on one GPU (or other accelerator), "
                 f"not on {', '.join(sorted({str(part.params[0].device) for part in parts}))}; leave capturable out"
             )
+        self.advance(parts, self.keep_up(parts))
+        return loss
+
+    def parts_with_gradients(self) -> list[Part]:
+        """The parameters that a step would move."""
+        return self._parts.with_gradients(self.param_groups, self._names, self.state)
+
+    def keep_up(self, parts: list[Part]) -> Measure | None:
+        """Measure the metric again if it is time; None if it serves on."""
         measured = self._refresh.keep_up(
             parts, self._last, self.param_groups[0], self._skips.unread, bounds_steps=self.step_limit is not None
         )
         if measured is not None:
             self.log_gamma_sq = measured.log_gamma_sq
             self._skips.settle(measured.also)
+        return measured
+
+    def advance(self, parts: list[Part], measured: Measure | None) -> None:
+        """Move these parts by their gradients; measured: what `keep_up` found."""
+        is_elsewhere = _is_elsewhere(parts)
         constant = self._constant(parts)
         moves = [self._motion(part, constant) for part in parts]
         rows = self._refresh.scale_free_rows(parts, self._last)
@@ -262,7 +275,6 @@ class PathOptimizer(Optimizer):
             )
         if not is_elsewhere:
             self._refresh.let_go(parts)
-        return loss
 
     def state_dict(self) -> dict[str, Any]:
         """As in torch.optim; on a GPU the host waits for the last steps."""

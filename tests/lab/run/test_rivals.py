@@ -11,15 +11,17 @@ from torch import nn
 
 from pathsgd.lab.errors import UsageError
 from pathsgd.lab.experiments.base import run
+from pathsgd.lab.experiments.contest import AS_DEFAULT
 from pathsgd.lab.run.optimisers.capped import path_length
 from pathsgd.lab.run.optimisers.g_sgd import GSGD
+from pathsgd.lab.run.optimisers.in_path import INNER, InPathOptimiser
 from pathsgd.lab.run.optimisers.standard import BoundedStepper
 from pathsgd.lab.run.trainer import Trainer
 from pathsgd.quantities.rescaling import random_rescaling
 
 NAMES = (
     "momentum", "adamw", "nadam", "muon", "soap", "lion", "schedule-free", "prodigy", "g-sgd", "adam-step-bound",
-    "path-adam-capped",
+    "path-adam-capped", "in-path",
 )  # fmt: skip
 RATES = {"lion": 1e-3, "prodigy": 1.0, "g-sgd": 0.1, "momentum": 0.1}
 
@@ -27,6 +29,7 @@ RATES = {"lion": 1e-3, "prodigy": 1.0, "g-sgd": 0.1, "momentum": 0.1}
 def trainer(name: str, system: str = "rnn_path") -> Trainer:
     """A small run of the adding problem."""
     start = {"others_range": 0.3} if system == "rnn_path" else {}
+    start |= AS_DEFAULT if name == "in-path" else {}
     spec = run(
         "adding", system, name, length=5, hidden=6, valid_size=10, test_size=10, lr=RATES.get(name, 3e-3), **start
     )  # fmt: skip
@@ -60,6 +63,25 @@ def test_a_run_goes_on_bit_for_bit(name: str) -> None:
     assert all(
         group["lr"] == pytest.approx(0.5 * RATES.get(name, 3e-3)) for group in first.stepper.optimiser.param_groups
     )
+
+
+@pytest.mark.parametrize("inner", list(INNER))
+def test_in_path_coordinates_nobody_feels_a_rescaling(inner: str) -> None:
+    """Units rescaled by powers of two: what the optimiser sees is the same in every bit."""
+    spec = run(
+        "adding", "rnn_path", "in-path", length=5, hidden=6, valid_size=10, test_size=10, others_range=0.3, inner=inner,
+        **AS_DEFAULT,
+    )  # fmt: skip
+    one, twin = (Trainer(spec, spec.task.prepare()) for _ in range(2))
+    random_rescaling(twin.model, spec.task.example_inputs(), low=1e-3, high=1e3, powers_of_two=True, output=0)
+    for _ in range(30):
+        a, b = (r.stepper.step(r.stream.next(), None)[0] for r in (one, twin))
+        assert torch.equal(a, b)
+
+
+def test_in_path_has_no_fixed_bound_on_steps() -> None:
+    with pytest.raises(ValueError, match="in-path has no fixed bound on steps"):
+        InPathOptimiser(step_growth=0.3, growth_limit=0.0)
 
 
 def test_the_average_is_judged_and_the_moving_point_moves_on() -> None:

@@ -101,10 +101,14 @@ CONTENDERS: dict[str, Contender] = {
     "RMSprop": Contender("rmsprop", 1e-3),
     "NAdam": Contender("nadam", 1e-3),
     "AdamW": Contender("adamw", 1e-3),
+    "Muon in path coordinates": Contender("in-path", 3e-3, {**AS_DEFAULT, "inner": "muon"}),
+    "SOAP in path coordinates": Contender("in-path", 3e-3, {**AS_DEFAULT, "inner": "soap"}),
     "G-SGD": Contender("g-sgd", 1.0, only=("MLP on MNIST",)),
 }
 
-OURS = ("PathAdam", "PathAdam, relative", "PathSGD, momentum")
+OURS = (
+    "PathAdam", "PathAdam, relative", "PathSGD, momentum", "Muon in path coordinates", "SOAP in path coordinates",
+)  # fmt: skip
 """The contenders that are no rivals."""
 
 _DEFAULT = "path-adam-absolute"

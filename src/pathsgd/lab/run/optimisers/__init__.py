@@ -5,6 +5,7 @@ from pathsgd.lab.run.optimisers.capped import CappedPathAdamOptimiser
 from pathsgd.lab.run.optimisers.caps import CappedAdamOptimiser
 from pathsgd.lab.run.optimisers.g_sgd import GSgdOptimiser
 from pathsgd.lab.run.optimisers.hessian_free import HessianFreeOptimiser
+from pathsgd.lab.run.optimisers.in_path import InPathOptimiser
 from pathsgd.lab.run.optimisers.path import (
     AbsolutePathAdamOptimiser,
     AbsolutePathSgdOptimiser,
@@ -44,6 +45,7 @@ OPTIMISERS: dict[str, type[Optimiser]] = {
     "path-adam-absolute": AbsolutePathAdamOptimiser,
     "path-adam-capped": CappedPathAdamOptimiser,
     "path-adam-paper": PaperPathAdamOptimiser,
+    "in-path": InPathOptimiser,
     "hessian-free": HessianFreeOptimiser,
     "momentum": MomentumOptimiser,
     "adamw": AdamWOptimiser,

@@ -1,0 +1,201 @@
+"""Any torch optimiser in path coordinates, where rescaling the units changes nothing that it sees.
+
+    q = p sqrt(K)        u = grad / sqrt(K)        d = the optimiser's own step of q along u        p <- p + d / sqrt(K)
+
+q and u stay as they are when units are rescaled, and with them whatever the optimiser makes of them: moments, signs,
+singular vectors, eigenbases. PathSGD and PathAdam are this for momentum and for Adam, in one pass over the memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+
+from pathsgd.metric.bounds import DualNorm, bound_of
+from pathsgd.metric.choice import MetricChoice, PaperMetric, chosen
+from pathsgd.metric.gradients import clip_factor
+from pathsgd.optim.base import CLIP, Bound, PathOptimizer
+from pathsgd.optim.parts import Part, whitening_of
+from pathsgd.optim.path_sgd import PathSGD
+from pathsgd.quantities.kappa import Terms
+from pathsgd.recording.record import Output
+from pathsgd.recording.sharded import refuse_sharded
+
+PATH = "path_coordinates"
+"""The entry of the state dict beside the optimiser's own."""
+
+
+class InPathCoordinates(Optimizer):
+    """A torch optimiser that steps in the path coordinates of a model; invariant under node-wise rescaling.
+
+    optimizer: any optimiser of the model's parameters that makes its step from their gradients, and from their values
+        if it likes. Its groups are this optimiser's groups: give this one to schedulers, and save this one's state.
+    model: the network itself; the metric needs its structure.
+    metric: "absolute", "relative" or a `pathsgd.Metric`.
+    terms: "first" uses kappa1, "both" kappa1 + kappa2.
+    clip: bound on the dual norm of the gradient before the optimiser sees it, None for none. "auto": 1.
+    growth: bound on the growth rate of every recurrent matrix, uses * log(rate), and on steps by what the rates leave
+        room for, as in PathAdam. None for none. "auto": 3.
+    refresh_every: steps between two measurements of the metric.
+    example_inputs: inputs of the shapes to measure for; None: those of the model's last forward pass.
+    output: which of the model's results to measure, an index, a key or a function; None takes the first tensor.
+
+    Values that an optimiser keeps from step to step (Prodigy's starting point) are those of the coordinates of that
+    step. Weight decay is the optimiser's own, and means the same as without coordinates where it is decoupled.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 1, bias=False))
+    >>> optimizer = InPathCoordinates(torch.optim.Muon(model.parameters(), lr=1e-2), model)
+    >>> model(torch.ones(3, 4)).pow(2).mean().backward()
+    >>> optimizer.step()
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        model: nn.Module,
+        metric: MetricChoice = "absolute",
+        *,
+        terms: Terms = "first",
+        clip: Bound | DualNorm = "auto",
+        growth: Bound = "auto",
+        refresh_every: int = 1,
+        example_inputs: Any = None,
+        output: Output = None,
+    ) -> None:
+        _refuse_unfit(optimizer)
+        refuse_sharded(model, "InPathCoordinates", "use PathSGD or PathAdam")
+        metric = chosen(metric)
+        if isinstance(metric, PaperMetric):
+            raise ValueError("the paper's metric has no coordinates: use metric='absolute', or pathsgd.optim.wrap")
+        self.clip = bound_of(CLIP if clip == "auto" else clip, metric)
+        self.dual_norm = math.nan
+        """Length of the last gradient in the dual metric, before clipping."""
+        # Takes steps that are given to it: it measures, bounds and moves.
+        self._mover = PathSGD(
+            model, 1.0, metric=metric, terms=terms, clip=None, growth=growth, refresh_every=refresh_every,
+            params=[p for group in optimizer.param_groups for p in group["params"]],
+            example_inputs=example_inputs, output=output,
+        )  # fmt: skip
+        self.inner = optimizer
+        """The optimiser itself."""
+        super().__init__([p for group in optimizer.param_groups for p in group["params"]], dict(optimizer.defaults))
+        self._share()
+
+    def _share(self) -> None:
+        """Have the optimiser's own groups and states, not copies of them."""
+        self.param_groups, self.state = self.inner.param_groups, self.inner.state
+
+    @property
+    def growth_rates(self) -> dict[str, Tensor]:
+        """Growth rates of the recurrent matrices after the last step, before they were bounded; 0-d, by name."""
+        return self._mover.growth_rates
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters of the model, as in torch.optim."""
+        if not hasattr(self, "inner") or self.param_groups is not self.inner.param_groups:
+            super().add_param_group(param_group)  # torch's constructor, whose groups are dropped
+            return
+        known = {id(p) for group in self.param_groups for p in group["params"]}
+        self.inner.add_param_group(param_group)
+        added = [p for group in self.param_groups for p in group["params"] if id(p) not in known]
+        try:
+            self._mover.add_param_group({"params": added})
+        except (TypeError, ValueError):
+            self.param_groups.pop()
+            raise
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """One update; with a closure, the gradients are those it leaves behind."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        parts = self._mover.parts_with_gradients()
+        if not parts:
+            return loss
+        measured = self._mover.keep_up(parts)
+        with _gradients_restored(parts):
+            moved = self._moved(parts)
+            if moved is None:
+                return loss
+            for p, step, whitening in zip(_owners(parts), moved, _whitenings(parts)):
+                # What the mover multiplies by 1/K is this step in the parameter's own coordinates.
+                p.grad = torch.where(whitening > 0, -step / whitening, 0.0).to(p)
+            self._mover.advance(parts, measured)
+        return loss
+
+    def _moved(self, parts: list[Part]) -> list[Tensor] | None:
+        """The optimiser's step in path coordinates; None where a gradient is not finite, and nothing moves."""
+        owners, whitenings = _owners(parts), _whitenings(parts)
+        seen = [p.grad * whitening for p, whitening in zip(owners, whitenings)]  # type: ignore[operator]
+        self.dual_norm = float(torch.stack([u.double().square().sum() for u in seen]).sum().sqrt())
+        factor = clip_factor(self.dual_norm, self.clip.limit if isinstance(self.clip, DualNorm) else math.inf)
+        if factor == 0:
+            return None
+        values = [p.data for p in owners]
+        starts = [torch.where(w > 0, p / w, 0.0).to(p) for p, w in zip(values, whitenings)]
+        try:
+            for p, u, start in zip(owners, seen, starts):
+                p.data, p.grad = start.clone(), (u * factor).to(p)
+            self.inner.step()
+            return [p.data - start for p, start in zip(owners, starts)]
+        finally:
+            for p, value in zip(owners, values):
+                p.data = value
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimiser's own, and what the metric and the bounds keep."""
+        return {**self.inner.state_dict(), PATH: self._mover.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        if PATH not in state_dict:
+            raise ValueError(
+                f"the state has no entry '{PATH}': it is that of an optimiser in other coordinates, whose moments mean "
+                "something else here; begin with a new one"
+            )
+        own = {key: value for key, value in state_dict.items() if key != PATH}
+        self._mover.load_state_dict(state_dict[PATH])
+        self.inner.load_state_dict(own)
+        self._share()
+
+
+def _refuse_unfit(optimizer: Optimizer) -> None:
+    """Refuse what is no optimiser, or none that a change of coordinates leaves in order."""
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"the first argument is a torch optimiser, not {type(optimizer).__name__}")
+    if isinstance(optimizer, (PathOptimizer, InPathCoordinates)):
+        raise TypeError(f"{type(optimizer).__name__} steps in path coordinates already")
+    if isinstance(optimizer, LBFGS):
+        raise TypeError("LBFGS searches along lines by losses of its own: it cannot step in other coordinates")
+    if hasattr(optimizer, "eval"):
+        raise TypeError(
+            f"{type(optimizer).__name__} changes parameters outside of its steps (eval, train), where they are not in "
+            "path coordinates; use an optimiser that only steps"
+        )
+
+
+def _owners(parts: list[Part]) -> list[Tensor]:
+    return [p for part in parts for p in part.owners]
+
+
+def _whitenings(parts: list[Part]) -> list[Tensor]:
+    return [whitening_of(state) for part in parts for state in part.states]
+
+
+@contextlib.contextmanager
+def _gradients_restored(parts: list[Part]) -> Iterator[None]:
+    """A time after which every gradient is what it was before."""
+    kept = [(p, p.grad) for p in _owners(parts)]
+    try:
+        yield
+    finally:
+        for p, gradient in kept:
+            p.grad = gradient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pathsgd.lab.experiments import compare_scores as scores
 from pathsgd.lab.experiments.base import rate_of
@@ -20,6 +20,7 @@ from pathsgd.lab.experiments.contest import (
     SURVIVAL,
     SURVIVAL_PROBLEM,
     SURVIVAL_RATES,
+    Contest,
     contest,
     nearest,
 )
@@ -205,39 +206,75 @@ def _seeds(records: Sequence[Record]) -> str:
     return ", ".join(f"{count} runs of seed {seed}" for seed, count in zip(seeds, counts))
 
 
-def goals_table(records: Sequence[Record]) -> TableData:
-    """PathAdam as it comes, at its default rate, against each problem's best rival at that rival's one fixed rate."""
+def goals_tables(records: Sequence[Record]) -> list[TableData]:
+    """Ours against each problem's best rival at that rival's one fixed rate: PathAdam untuned, SOAP at one rate too."""
     everything = contest(records, CONTENDERS)
     balanced = scores.at_start(everything, 1.0)
     zero = scores.best_tests(everything)
-    fixed = {name: scores.fixed_place(balanced, name, zero) for name in CONTENDERS if name not in OURS}
-    usual = nearest(CONTENDERS["PathAdam"].rate)
+    fixed = {name: scores.fixed_place(balanced, name, zero) for name in CONTENDERS}
+    soap = "SOAP in path coordinates"
+    soaps_place = fixed[soap]
+    tables = [_goals_table(balanced, fixed, "PathAdam", nearest(CONTENDERS["PathAdam"].rate), "untuned")]
+    if soaps_place is not None:
+        tables.append(_goals_table(balanced, fixed, soap, soaps_place, "at its one rate"))
+    return tables
+
+
+def _goals_table(
+    balanced: Contest, fixed: Mapping[str, int | None], ours: str, place: int, words: str
+) -> TableData:  # fmt: skip
+    """One of ours at a rate against the best rival, problem by problem; fixed: everybody's one rate."""
     rows = []
     for label in PROBLEMS:
-        mine = scores.by_rate(balanced.get(("PathAdam", label), [])).get(usual, [])
+        mine = scores.by_rate(balanced.get((ours, label), [])).get(place, [])
         rivals = {
             name: group
-            for name, place in fixed.items()
-            if place is not None and (group := scores.by_rate(balanced.get((name, label), [])).get(place, []))
-        }
+            for name, at in fixed.items()
+            if name not in OURS and at is not None
+            and (group := scores.by_rate(balanced.get((name, label), [])).get(at, []))
+        }  # fmt: skip
         if not mine or not rivals:
             continue
         figures = {name: statistics.median(r.test for r in group) for name, group in rivals.items()}
-        ours, best = statistics.median(r.test for r in mine), min(figures, key=figures.__getitem__)
-        ahead = sum(ours <= value for value in figures.values())
-        difference = 100.0 * (ours / figures[best] - 1.0) if math.isfinite(ours) else math.inf
+        value, best = statistics.median(r.test for r in mine), min(figures, key=figures.__getitem__)
+        ahead = sum(value <= rival for rival in figures.values())
+        difference = 100.0 * (value / figures[best] - 1.0) if math.isfinite(value) else math.inf
         rows.append(
             (
                 Entry(label),
-                Entry(figure(ours), keys(mine)),
+                Entry(figure(value), keys(mine)),
                 Entry(f"{figure(figures[best])} ({best})", keys(rivals[best])),
                 Entry(f"{difference:+.1f} %" if math.isfinite(difference) else "diverged"),
                 Entry(f"{ahead} of {len(figures)}"),
             )
         )
-    columns = ("problem", "PathAdam at 1e-3", "best rival at its one rate", "PathAdam's figure is larger by",
+    columns = ("problem", f"{ours} at {LATTICE[place]:g}", "best rival at its one rate", "difference",
                "rivals not ahead of it")  # fmt: skip
-    return TableData("PathAdam untuned against rivals at their best fixed rate, balanced starts", columns, tuple(rows))
+    return TableData(f"{ours} {words} against rivals at their best fixed rate, balanced starts", columns, tuple(rows))
+
+
+def coordinates_table(records: Sequence[Record]) -> TableData:
+    """Optimisers of others beside themselves in path coordinates, from both starts, at the best rate of each start."""
+    everything = contest(records, CONTENDERS)
+    pairs = [(plain, name) for plain in CONTENDERS for name in CONTENDERS if name == f"{plain} in path coordinates"]
+    starts = {word: scores.at_start(everything, start) for word, start in STARTS.items()}
+    rows = []
+    for label in PROBLEMS:
+        row = [Entry(label)]
+        for name in (name for pair in pairs for name in pair):
+            row += [_best(found.get((name, label), [])) for found in starts.values()]
+        rows.append(tuple(row))
+    columns = ("problem", *(f"{name}, {word}" for pair in pairs for name in pair for word in STARTS))
+    caption = "Test figures, means over seeds, at the learning rate with the best validation."
+    return TableData("Other optimisers in path coordinates", columns, tuple(rows), caption)
+
+
+def _best(records: Sequence[Record]) -> Entry:
+    """The mean over seeds at the best rate."""
+    if not records:
+        return NOTHING
+    group = best_group(records)
+    return Entry(figure(spread([r.test for r in group]).mean), keys(group))
 
 
 def ingredient_tables(records: Sequence[Record]) -> list[TableData]:
@@ -290,11 +327,12 @@ def _cell(records: Sequence[Record], start: float, rate: float) -> Entry:
 TABLES: dict[str, Callable[[Sequence[Record]], list[TableData]]] = {
     "problems": lambda records: [targets_table(records)],
     "fixed": lambda records: [fixed_table(records)],
-    "goals": lambda records: [goals_table(records)],
+    "goals": goals_tables,
     "best": lambda records: [best_table(records, start) for start in STARTS.values()],
     "off": lambda records: [off_table(records)],
     "rates": lambda records: [rates_table(records, start) for start in STARTS.values()],
     "profile": lambda records: [profile_table(records)],
+    "coordinates": lambda records: [coordinates_table(records)],
     "ingredients": ingredient_tables,
     "survival": lambda records: [survival_table(records)],
 }

@@ -15,11 +15,12 @@ from pathsgd.lab.experiments import EXPERIMENTS
 from pathsgd.lab.experiments.base import over, run
 from pathsgd.lab.experiments.every_cell import answer, columns, every_cell
 from pathsgd.lab.experiments.pages import page_tables
-from pathsgd.lab.experiments.paper_rule import is_map, map_entry, map_table, to_the_end
+from pathsgd.lab.experiments.paper_rule import curve_table, is_map, map_entry, map_table, to_the_end
 from pathsgd.lab.report.markdown import filled, markdown, tables_in
 from pathsgd.lab.report.model import Entry, TableData
 from pathsgd.lab.report.select import best_group
 from pathsgd.lab.run.record import Record, read_record
+from pathsgd.lab.sweep.results import Filed
 
 ROOT = Path(__file__).parents[3]
 PAGES = [page for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]) if tables_in(page.read_text())]
@@ -104,3 +105,16 @@ def test_the_runs_to_the_end_are_no_part_of_the_map() -> None:
     assert not any(is_map(spec) for spec in to_the_end("laptop"))
     listed = {json.dumps(cell.key) for cell in EXPERIMENTS["paper-rule"].stages[0]("laptop", [])}
     assert len(listed) == len(EXPERIMENTS["paper-rule"].stages[0]("laptop", []))
+
+
+def test_long_runs_are_shown_step_by_step(tmp_path: Path) -> None:
+    record = some_record(tmp_path)
+    values = {5_000: 0.16, 10_000: 0.18, 20_000: 0.1, 60_000: 0.02, 120_000: 0.01}
+    curve = tuple(dataclasses.replace(record.curve[0], step=n, metrics={"valid": v}) for n, v in values.items())
+    spec = run("adding", "rnn_path", "path-sgd-paper", stop_when_solved=True)
+    long = dataclasses.replace(record, spec=spec, steps=120_000, curve=curve)
+    short = dataclasses.replace(long, steps=60_000)
+    filed = [Filed("paper-rule/a.json", r) for r in (long, short)]
+    (row,) = curve_table(filed).rows
+    assert [entry.text for entry in row[1:7]] == ["100", "0.17", "0.1", "0.02", "0.01", "—"]
+    assert row[-1].text == "0.18"

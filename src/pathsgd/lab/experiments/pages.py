@@ -1,7 +1,8 @@
 """The tables that pages can show, by name; `pathsgd tables` writes them into the pages from records.
 
 every-cell, every-command        every cell of the paper, with sizes or with commands
-paper-rule-to-the-end, -map      the paper's own rule
+paper-rule-to-the-end, -curves   the paper's own rule until solved, or for a million steps
+paper-rule-map                   its readings, bounds and rates
 paper-rule-constants             measured anew, without records
 NAME                             the tables of an experiment
 compare-TABLE                    one kind of table of the comparison
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from pathsgd.lab.experiments import EXPERIMENTS, adding, compare_tables, growth
 from pathsgd.lab.experiments.every_cell import every_cell
-from pathsgd.lab.experiments.paper_rule import constants_table, end_table, is_map, map_tables
+from pathsgd.lab.experiments.paper_rule import constants_table, curve_table, end_table, is_map, map_tables
 from pathsgd.lab.report.markdown import markdown
 from pathsgd.lab.report.model import TableData
 from pathsgd.lab.report.sweeps import method_table
@@ -34,6 +35,7 @@ def page_tables(results: Path) -> dict[str, Callable[[], str]]:
         "every-cell": lambda: titled(every_cell(results), without=("command",)),
         "every-command": lambda: titled(every_cell(results), without=("units, of the paper's", "steps", "seeds")),
         "paper-rule-to-the-end": lambda: markdown(end_table(_filed(results, "paper-rule"))),
+        "paper-rule-curves": lambda: markdown(curve_table(_filed(results, "paper-rule"))),
         "paper-rule-map": lambda: _map(_filed(results, "paper-rule")),
         "paper-rule-constants": lambda: markdown(constants_table()),
         "growth-lengths": lambda: _lengths(_filed(results, "growth")),

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -114,7 +115,7 @@ def section(filed: Sequence[Filed]) -> Section:
         "paper-rule",
         "The paper's own rule",
         "The adding problem from the paper's own start, 100 units, batches of 16. The map: 20,000 steps at T = 100.",
-        tables=(end_table(filed), *map_tables(mapped)),
+        tables=(end_table(filed), curve_table(filed), *map_tables(mapped)),
         figures=tuple(end_figure(length, ends) for length in lengths),
         sources=sources(filed),
     )
@@ -144,6 +145,25 @@ def end_table(filed: Sequence[Filed]) -> TableData:
         )
     columns = ("method", "T", "paper, 100 MSE", "ours, 100 MSE, each seed", "solved", "steps")
     return TableData("Runs to the end: 100 MSE on 10,000 fresh sequences, below 0.1 is solved", columns, tuple(lines))
+
+
+MARKS = (10_000, 50_000, 100_000, 150_000, 200_000, 300_000, 400_000, 600_000, 800_000, 1_000_000)
+
+
+def curve_table(filed: Sequence[Filed], least: int = 100_000) -> TableData:
+    """How the longest runs went: the median of what they were validated at, up to each mark since the one before."""
+    records = [f.record for f in filed if not is_map(f.record.spec) and f.record.steps >= least]
+    records.sort(key=lambda record: (record.spec.task.length, describe(record.spec), record.spec.seed))
+    lines = []
+    for record in records:
+        row = [Entry(describe(record.spec), (record.hash,)), Entry(str(record.spec.task.length))]
+        for before, mark in itertools.pairwise((0, *MARKS)):
+            since = [point.metrics["valid"] for point in record.curve if before < point.step <= mark]
+            row.append(Entry(f"{statistics.median(since):.2g}" if since else "—"))
+        lines.append((*row, Entry(f"{max(point.metrics['valid'] for point in record.curve):.2g}")))
+    columns = ("method", "T", *(f"{mark:,}" for mark in MARKS), "largest")
+    caption = "Validation MSE, medians of the evaluations up to each number of steps; answering 1 has 0.167."
+    return TableData("The long runs, step by step", columns, tuple(lines), caption)
 
 
 def _end_order(group: Sequence[Record]) -> tuple[Any, ...]:

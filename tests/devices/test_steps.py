@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pathsgd import Metric, PathAdam, PathSGD
 from pathsgd.metric.geometry import Geometry
-from pathsgd.optim import wrap
+from pathsgd.optim import InPathCoordinates, wrap
 from support.device import DEVICE, Counts, counting, to_cpu
 
 
@@ -224,4 +224,13 @@ def test_any_torch_optimizer_sees_normalised_gradients() -> None:
         optimizer = torch.optim.SGD(m.parameters(), lr=1e-4)
         wrap(optimizer, m)
         train(m, optimizer, inputs, 3)
+    assert_same(model, there)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "batch norm", "rnn", "tied words"])
+@pytest.mark.parametrize("inner", [torch.optim.RMSprop, torch.optim.NAdam], ids=lambda inner: inner.__name__)
+def test_any_torch_optimizer_steps_in_path_coordinates(name: str, inner: type[torch.optim.Optimizer]) -> None:
+    model, x, there, x_there = pair(name)
+    for m, inputs in ((model, x), (there, x_there)):
+        train(m, InPathCoordinates(inner(m.parameters(), lr=1e-3), m, refresh_every=2), inputs, 6)  # type: ignore[call-arg]
     assert_same(model, there)

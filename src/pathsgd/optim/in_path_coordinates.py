@@ -139,16 +139,17 @@ class InPathCoordinates(Optimizer):
         factor = clip_factor(self.dual_norm, self.clip.limit if isinstance(self.clip, DualNorm) else math.inf)
         if factor == 0:
             return None
-        values = [p.data for p in owners]
+        values = [p.detach().clone() for p in owners]
         starts = [torch.where(w > 0, p / w, 0.0).to(p) for p, w in zip(values, whitenings)]
         try:
             for p, u, start in zip(owners, seen, starts):
-                p.data, p.grad = start.clone(), (u * factor).to(p)
+                p.copy_(start)  # in place: whoever holds a view of the parameter keeps it
+                p.grad = (u * factor).to(p)
             self.inner.step()
-            return [p.data - start for p, start in zip(owners, starts)]
+            return [p - start for p, start in zip(owners, starts)]
         finally:
             for p, value in zip(owners, values):
-                p.data = value
+                p.copy_(value)
 
     def state_dict(self) -> dict[str, Any]:
         """The optimiser's own, and what the metric and the bounds keep."""

@@ -66,7 +66,7 @@ def test_no_other_kind_of_block_holds_python() -> None:
 
 
 def test_the_readme_s_tables_are_those_of_the_records() -> None:
-    assert len(tables_in(README)) == 3
+    assert len(tables_in(README)) == 2
     assert filled(README, page_tables(ROOT / "results")) == README, "run `pathsgd tables`"
 
 
@@ -78,7 +78,8 @@ def rows(page: str, table: str) -> dict[str, list[str]]:
 
 
 def test_what_the_readme_says_without_a_number_is_what_the_tables_say() -> None:
-    adding = rows(README, "runs-adding-100-default")
+    compare = (ROOT / "docs" / "compare.md").read_text()
+    adding = rows(compare, "runs-adding-100-default")
     for method in (
         "RNN-Path, PathAdam, absolute, balanced",
         "RNN-Path, PathAdam, absolute, scaled by up to 100",
@@ -86,6 +87,8 @@ def test_what_the_readme_says_without_a_number_is_what_the_tables_say() -> None:
     ):
         _, seeds, outcomes, _ = adding[method]
         assert outcomes == f"{seeds} / 0 / 0"
+    few, _, _ = adding["RNN-ReLU, Adam, scaled by up to 100"][2].split(" / ")
+    assert 0 < int(few) < int(seeds) / 2
     lengths = rows(README, "growth-lengths")
     solved = {length: lengths[length][0].split(" of ") for length in lengths if length.startswith("T = ")}
     too_long = solved.pop("T = 2000")
@@ -94,7 +97,13 @@ def test_what_the_readme_says_without_a_number_is_what_the_tables_say() -> None:
         and all(some == every for some, every in solved.values())
         and 0 < int(too_long[0]) < int(too_long[1])
     )
-    text = rows(README, "runs-badly-scaled-text")
+    text = rows(compare, "runs-badly-scaled-text")
+    diverged = re.findall(r"\| Adam \| ([\d.e-]+) \| 1 \| 0 / 0 / 1 \|", compare)
+    assert {"0.001", "0.002", "0.005", "0.01"} == set(diverged)
+    buys = rows(README, "compare-buys")
+    assert len(buys) == 2 + 6  # head and rule
+    coordinates = float(buys["mean excess in %, balanced starts"][1])
+    assert coordinates < min(float(entry.split()[0]) for entry in buys["mean excess in %, balanced starts"][2:])
     assert float(text["PathAdam, absolute"][-1]) < float(text["Adam"][-1])
     words = rows((ROOT / "docs" / "what-reproduces.md").read_text(), "ptb-word")
     error = {name: float(words[name][1].split()[0]) for name in ("Adam", "PathAdam, relative", "PathAdam, absolute")}

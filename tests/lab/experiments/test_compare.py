@@ -34,6 +34,9 @@ from pathsgd.lab.run.trainer import Trainer
 
 RECORD = read_record(next((Path(__file__).parents[3] / "results" / "adding").glob("*.json")))
 ADDING = "Adding problem"
+PROBLEMS_CHANCE = {
+    label: spec_of(CONTENDERS["Adam"], problem, "laptop").task.chance for label, problem in PROBLEMS.items()
+}
 
 
 def made(
@@ -170,3 +173,22 @@ def test_the_path_optimisers_are_compared_as_they_come(name: str) -> None:
         optimiser.step()
     for p, q in zip(model.parameters(), trainer.model.parameters(), strict=True):
         assert torch.equal(p, q)
+
+
+def test_heat_maps_and_six_lines_say_what_the_tables_say() -> None:
+    """Two contenders on every problem: one that is far from the best, one that is the best; one rate is missing."""
+    records = [
+        made(name, test * PROBLEMS_CHANCE[problem], problem=problem, lr=rate, curve=(0.0,), unbalanced=start)
+        for problem in PROBLEMS
+        for start in (1.0, 100.0)
+        for name, rate, test in (("PathAdam", 1e-3, 0.5), ("PathAdam", 1e-2, 0.1), ("Adam", 1e-3, 0.2))
+    ]
+    balanced, scaled = tables.rates_heat(records)
+    assert balanced.columns == ("usual rate", "× 10") and next(iter(balanced.rows)) == "PathAdam"
+    assert balanced.rows["PathAdam"] == pytest.approx((100 * 0.4 / 0.9, 0.0)) and balanced.rows["Adam"][1] is None
+    assert scaled.rows == balanced.rows
+    table = tables.buys_table(records)
+    rows = {row[0].text: [entry.text for entry in row[1:]] for row in table.rows}
+    assert table.columns == ("", "PathAdam", "Adam", "best rival in this line") and len(rows) == 6
+    assert rows["mean excess in %, balanced starts"] == ["0.0", "11.1", "11.1 (Adam)"]
+    assert rows["runs with a spike, both starts"] == ["0 of 16", "0 of 16", "0 of 16 (Adam)"]

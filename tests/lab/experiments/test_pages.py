@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from pathsgd.lab.cli import main
+from pathsgd.lab.commands.tables import stale_pictures
 from pathsgd.lab.errors import PageError
 from pathsgd.lab.experiments import EXPERIMENTS
 from pathsgd.lab.experiments.base import over, run
 from pathsgd.lab.experiments.every_cell import answer, columns, every_cell
-from pathsgd.lab.experiments.pages import page_tables
+from pathsgd.lab.experiments.pages import page_pictures, page_tables
 from pathsgd.lab.experiments.paper_rule import curve_table, is_map, map_entry, map_table, to_the_end
 from pathsgd.lab.report.markdown import filled, markdown, tables_in
 from pathsgd.lab.report.model import Entry, TableData
@@ -30,6 +31,15 @@ PAGES = [page for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.m
 def test_the_tables_of_a_page_are_up_to_date(page: Path) -> None:
     text = page.read_text("utf-8")
     assert filled(text, page_tables(ROOT / "results")) == text, "run `pathsgd tables`"
+
+
+def test_the_pictures_of_pages_are_up_to_date(tmp_path: Path) -> None:
+    assert stale_pictures(ROOT / "results", ROOT / "docs" / "pictures", write=False) == [], "run `pathsgd tables`"
+    names = list(page_pictures(ROOT / "results"))
+    assert stale_pictures(ROOT / "results", tmp_path, write=True) == names  # none is there: each is written, once
+    assert stale_pictures(ROOT / "results", tmp_path, write=True) == []
+    (tmp_path / names[0]).write_text("changed")
+    assert stale_pictures(ROOT / "results", tmp_path, write=False) == names[:1]
 
 
 def test_a_page_is_renewed_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,8 @@
-"""``pathsgd tables [PAGES]``: write the tables of Markdown pages anew, from records."""
+"""``pathsgd tables [PAGES]``: write the tables of Markdown pages, and their pictures, anew from records."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,18 +11,20 @@ import tyro
 
 from pathsgd.lab import flags
 from pathsgd.lab.errors import UsageError
-from pathsgd.lab.experiments.pages import page_tables
-from pathsgd.lab.files import write_text
+from pathsgd.lab.experiments.pages import page_pictures, page_tables
+from pathsgd.lab.files import write_file, write_text
 from pathsgd.lab.report.markdown import filled
 
 USUAL = (Path("README.md"), Path("docs"))
+PICTURES = Path("docs") / "pictures"
 
 
 @dataclass(frozen=True)
 class TablesOptions:
     """Write the tables of Markdown pages anew, from records alone.
 
-    A page marks a table by the lines `<!-- table NAME -->` and `<!-- end of table -->`.
+    A page marks a table by the lines `<!-- table NAME -->` and `<!-- end of table -->`. Where no pages are given, the
+    pictures in docs/pictures that are made from records are drawn anew, too.
     """
 
     pages: tyro.conf.Positional[tuple[Path, ...]] = ()
@@ -45,7 +48,25 @@ def main(arguments: Sequence[str]) -> int:
         if not options.check:
             write_text(page, renewed)
         print(f"{page}: {'not up to date' if options.check else 'written'}")
+    if not options.pages and PICTURES.exists():
+        for name in stale_pictures(options.results, PICTURES, write=not options.check):
+            stale += 1
+            print(f"{PICTURES / name}: {'not up to date' if options.check else 'written'}")
     return 1 if options.check and stale else 0
+
+
+def stale_pictures(results: Path, directory: Path, *, write: bool) -> list[str]:
+    """Names of the pictures that are not what the records make of them; they are written where that is asked for."""
+    stale = []
+    with tempfile.TemporaryDirectory() as made:
+        for name, draw in page_pictures(results).items():
+            draw(Path(made) / name)
+            content, here = (Path(made) / name).read_bytes(), directory / name
+            if not here.exists() or here.read_bytes() != content:
+                stale.append(name)
+                if write:
+                    write_file(here, content)
+    return stale
 
 
 def pages_in(paths: Sequence[Path]) -> list[Path]:

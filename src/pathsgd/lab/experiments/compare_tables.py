@@ -25,7 +25,7 @@ from pathsgd.lab.experiments.contest import (
     nearest,
 )
 from pathsgd.lab.report.footnotes import Footnotes, notes_of
-from pathsgd.lab.report.model import PALETTE, Entry, FigureData, Section, Series, TableData
+from pathsgd.lab.report.model import PALETTE, Entry, FigureData, HeatData, Section, Series, TableData
 from pathsgd.lab.report.select import best_group, spread
 from pathsgd.lab.report.tables import sources
 from pathsgd.lab.run.record import Record
@@ -126,18 +126,87 @@ def off_table(records: Sequence[Record]) -> TableData:
     return TableData("Mean excess in per cent when the rate is off, balanced starts", columns, tuple(rows), caption)
 
 
+RATE_STEPS = {"÷ 10": -2, "÷ 3": -1, "usual rate": 0, "× 3": 1, "× 10": 2}
+"""Rates in steps of the grid from the usual one."""
+
+
 def rates_table(records: Sequence[Record], start: float) -> TableData:
-    """The heat map of rates: mean excess over all problems at each rate, in steps from the usual one."""
+    """The heat map of rates in figures: mean excess over all problems at each rate."""
+    found = _by_rate(records, start)
+    rows = [
+        (Entry(f"{name} ({CONTENDERS[name].rate:g})"), *(percent(*value, _problems(name)) for value in values))
+        for name, values in found.items()
+    ]
+    word = "balanced" if start == 1.0 else "badly scaled"
+    return TableData(f"Mean excess in per cent by learning rate, {word} starts", ("", *RATE_STEPS), tuple(rows))
+
+
+def rates_heat(records: Sequence[Record]) -> list[HeatData]:
+    """Heat maps of rates, a start each, over contenders and rates that were run on all problems; the best one first."""
+    maps = []
+    for word, start in STARTS.items():
+        found = {name: values for name, values in _by_rate(records, start).items() if not CONTENDERS[name].only}
+        rows = {name: [100 * v if n == len(PROBLEMS) else None for v, n in values] for name, values in found.items()}
+        kept = [i for i in range(len(RATE_STEPS)) if any(row[i] is not None for row in rows.values())]
+        columns = tuple(name for i, name in enumerate(RATE_STEPS) if i in kept)
+        maps.append(HeatData(f"{word} starts", columns, {n: tuple(row[i] for i in kept) for n, row in rows.items()}))
+
+    def least(name: str) -> float:
+        return min((v for v in maps[0].rows[name] if v is not None), default=math.inf)
+
+    order = sorted(maps[0].rows, key=least)
+    return [HeatData(m.title, m.columns, {name: m.rows[name] for name in order}) for m in maps]
+
+
+def _by_rate(records: Sequence[Record], start: float) -> dict[str, list[tuple[float, int]]]:
+    """Mean excess of every contender at each of the ``RATE_STEPS``, and over how many problems."""
     everything = contest(records, CONTENDERS)
     chosen, best = scores.at_start(everything, start), scores.best_tests(everything)
-    steps = {"÷ 10": -2, "÷ 3": -1, "usual rate": 0, "× 3": 1, "× 10": 2}
-    rows = []
+    found: dict[str, list[tuple[float, int]]] = {}
     for name, contender in CONTENDERS.items():
-        usual = nearest(contender.rate)
-        values = [scores.mean_excess(chosen, name, best, lambda _, s=step: usual + s) for step in steps.values()]  # type: ignore[misc]  # noqa: B023
-        rows.append((Entry(f"{name} ({contender.rate:g})"), *(percent(*value, _problems(name)) for value in values)))
-    word = "balanced" if start == 1.0 else "badly scaled"
-    return TableData(f"Mean excess in per cent by learning rate, {word} starts", ("", *steps), tuple(rows))
+        places = [nearest(contender.rate) + step for step in RATE_STEPS.values()]
+        found[name] = [scores.mean_excess(chosen, name, best, lambda _: place) for place in places]  # noqa: B023 - used at once
+    return found
+
+
+def buys_table(records: Sequence[Record]) -> TableData:
+    """Six lines: ours at one rate beside Adam at its one rate, and beside the rival that is best in each line."""
+    fixed = {row[0].text: row for row in fixed_table(records).rows}
+    off = {row[0].text: row[-1] for row in off_table(records).rows}
+    everywhere = [name for name in CONTENDERS if not CONTENDERS[name].only and fixed[name][1] is not NOTHING]
+    rivals = [name for name in everywhere if name not in OURS]
+    ours = [name for name in ("PathAdam", "SOAP in path coordinates") if name in everywhere]
+    lines: list[tuple[str, Callable[[str], Entry], bool]] = [
+        ("targets reached, balanced starts", lambda name: fixed[name][2], True),
+        ("targets reached, badly scaled starts", lambda name: fixed[name][5], True),
+        ("mean excess in %, balanced starts", lambda name: fixed[name][3], False),
+        ("mean excess in %, badly scaled starts", lambda name: fixed[name][6], False),
+        ("mean excess in % with the rate off by ten", off.__getitem__, False),
+        ("runs with a spike, both starts", lambda name: _both(fixed[name][4], fixed[name][7]), False),
+    ]
+    rows = []
+    for words, entry, more_is_better in lines:
+        known = {name: _leading(entry(name)) for name in rivals if entry(name) is not NOTHING}
+        best = (max if more_is_better else min)(known, key=known.__getitem__) if known else None
+        last = Entry(f"{entry(best).text} ({best})") if best else NOTHING
+        rows.append((Entry(words), *(entry(name) for name in (*ours, "Adam") if name in everywhere), last))
+    columns = ("", *ours, *(["Adam"] if "Adam" in everywhere else []), "best rival in this line")
+    caption = (
+        "Everybody at the one learning rate that serves it best over all problems; in the fifth line ten times more or "
+        "less, whichever is worse, than what is best for each problem."
+    )
+    return TableData("At one learning rate for everything", columns, tuple(rows), caption)
+
+
+def _leading(entry: Entry) -> float:
+    """The number that an entry begins with."""
+    return float(entry.text.split()[0])
+
+
+def _both(one: Entry, other: Entry) -> Entry:
+    """Two counts, each "so many of so many", in one."""
+    pairs = [[int(word) for word in entry.text.split(" of ")] for entry in (one, other)]
+    return Entry(f"{sum(p[0] for p in pairs)} of {sum(p[1] for p in pairs)}", (*one.records, *other.records))
 
 
 TAUS = (1.0, 1.5, 2.0, 3.0, scores.LONGEST)
@@ -326,6 +395,7 @@ def _cell(records: Sequence[Record], start: float, rate: float) -> Entry:
 
 TABLES: dict[str, Callable[[Sequence[Record]], list[TableData]]] = {
     "problems": lambda records: [targets_table(records)],
+    "buys": lambda records: [buys_table(records)],
     "fixed": lambda records: [fixed_table(records)],
     "goals": goals_tables,
     "best": lambda records: [best_table(records, start) for start in STARTS.values()],

@@ -1,4 +1,4 @@
-"""The tables that pages can show, by name; `pathsgd tables` writes them into the pages from records.
+"""The tables and pictures that pages can show, by name; `pathsgd tables` makes them from records.
 
 every-cell, every-command        every cell of the paper, with sizes or with commands
 paper-rule-to-the-end, -curves   the paper's own rule until solved, or for a million steps
@@ -23,6 +23,7 @@ from pathsgd.lab.experiments.every_cell import every_cell
 from pathsgd.lab.experiments.paper_rule import constants_table, curve_table, end_table, is_map, map_tables
 from pathsgd.lab.report.markdown import markdown
 from pathsgd.lab.report.model import TableData
+from pathsgd.lab.report.pictures import heat_picture, line_picture
 from pathsgd.lab.report.sweeps import method_table
 from pathsgd.lab.sweep.results import Filed, ResultsFolder
 
@@ -49,6 +50,17 @@ def page_tables(results: Path) -> dict[str, Callable[[], str]]:
     found |= {f"compare-{name}": partial(_compared, results, name) for name in compare_tables.TABLES}
     folders = [path.name for path in results.glob("*/") if path.name not in ("kappa-ratios", "cost")]
     return found | {f"runs-{folder}": partial(_runs, results, folder) for folder in folders}
+
+
+def page_pictures(results: Path) -> dict[str, Callable[[Path], None]]:
+    """Pictures of pages by their file's name, each to be drawn to a path."""
+    records = [f.record for f in _filed(results, "compare")]
+    return {
+        "compare-rates.svg": lambda path: heat_picture(
+            compare_tables.rates_heat(records), path, "mean excess in per cent: 0 is the best run of all, 100 chance"
+        ),
+        "compare-profile.svg": lambda path: line_picture(compare_tables.profile_figure(records), path),
+    }
 
 
 def titled(tables: Sequence[TableData], without: Sequence[str] = NOT_ON_A_PAGE) -> str:

@@ -66,6 +66,15 @@ class MapData:
 
 
 @dataclass(frozen=True)
+class HeatData:
+    """Numbers by row and column, to be shown as colours; None where there is none."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: dict[str, tuple[float | None, ...]]
+
+
+@dataclass(frozen=True)
 class Source:
     """A record as the page shows it: where it lies and what it says."""
 

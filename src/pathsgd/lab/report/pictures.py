@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 from matplotlib.patches import Patch
 
 from pathsgd.lab.files import write_file
-from pathsgd.lab.report.model import PALETTE, UNKNOWN_COLOUR, VERDICT_COLOURS, FigureData, Section
+from pathsgd.lab.report.model import PALETTE, UNKNOWN_COLOUR, VERDICT_COLOURS, FigureData, HeatData, Section
 from pathsgd.lab.report.robustness import RobustnessMap
 
 
@@ -81,10 +81,39 @@ def robustness_picture(found: RobustnessMap, path: Path, title: str = "") -> Non
     _write(drawing, path)
 
 
+def heat_picture(panels: Sequence[HeatData], path: Path, label: str) -> None:
+    """Write heat maps with the same rows side by side, every number in its cell, dark where it is high."""
+    rows = list(panels[0].rows)
+    widths = [len(panel.columns) for panel in panels]
+    size = (2.2 + 0.62 * sum(widths), 1.1 + 0.27 * len(rows))
+    drawing, axes = plt.subplots(
+        1, len(panels), figsize=size, width_ratios=widths, sharey=True, squeeze=False, layout="constrained"
+    )
+    highest = max(v for panel in panels for values in panel.rows.values() for v in values if v is not None)
+    for panel, axis in zip(panels, axes[0]):
+        values = [[math.nan if v is None else v for v in panel.rows[row]] for row in rows]
+        axis.set_facecolor(UNKNOWN_COLOUR)
+        image = axis.imshow(values, cmap="viridis_r", vmin=0.0, vmax=highest, aspect="auto")
+        for y, x in ((y, x) for y in range(len(rows)) for x in range(len(panel.columns))):
+            if not math.isnan(values[y][x]):
+                colour = "white" if values[y][x] > 0.5 * highest else "black"
+                axis.text(x, y, f"{values[y][x]:.0f}", ha="center", va="center", fontsize=8, color=colour)
+        axis.set_title(panel.title, fontsize=10)
+        axis.set_xticks(range(len(panel.columns)), panel.columns, fontsize=8)
+        axis.set_yticks(range(len(rows)), rows, fontsize=8)
+        axis.tick_params(length=0)
+        axis.spines[:].set_visible(False)
+    drawing.colorbar(image, ax=list(axes[0]), label=label)
+    _write(drawing, path)
+
+
 def _write(drawing: plt.Figure, path: Path) -> None:
-    content = io.BytesIO()
+    # The same picture has the same bytes: names within it do not depend on chance, and it has no date.
+    content, kind = io.BytesIO(), path.suffix.removeprefix(".")
+    undated = {"Date": None} if kind == "svg" else None
     try:
-        drawing.savefig(content, bbox_inches="tight")
+        with matplotlib.rc_context({"svg.hashsalt": "pathsgd"}):
+            drawing.savefig(content, format=kind, bbox_inches="tight", metadata=undated)
     finally:
         plt.close(drawing)
     write_file(path, content.getvalue())

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pathsgd.lab.experiments import compare_scores as scores
-from pathsgd.lab.experiments.base import rate_of
+from pathsgd.lab.experiments.compare_entries import NOTHING, STARTS, figure, keys, percent
+from pathsgd.lab.experiments.compare_ingredients import ingredient_tables, survival_table
 from pathsgd.lab.experiments.contest import (
-    BADLY_SCALED,
     CONTENDERS,
-    INGREDIENT_PROBLEMS,
-    INGREDIENT_RATES,
-    INGREDIENTS,
     LATTICE,
     OURS,
     PROBLEMS,
-    SURVIVAL,
-    SURVIVAL_PROBLEM,
-    SURVIVAL_RATES,
     Contest,
     contest,
     nearest,
@@ -30,26 +24,6 @@ from pathsgd.lab.report.select import best_group, spread
 from pathsgd.lab.report.tables import sources
 from pathsgd.lab.run.record import Record
 from pathsgd.lab.sweep.results import Filed
-
-STARTS = {"balanced": 1.0, "badly scaled": BADLY_SCALED}
-NOTHING = Entry("—")
-
-
-def figure(value: float) -> str:
-    """A metric in three digits."""
-    return f"{value:.3g}" if math.isfinite(value) else "diverged"
-
-
-def percent(value: float, count: int, of: int) -> Entry:
-    """A mean excess in per cent, with how many problems it is over where it is not all of them."""
-    if count == 0:
-        return NOTHING
-    return Entry(f"{100 * value:.1f}" + (f" ({count} of {of} problems)" if count < of else ""))
-
-
-def keys(records: Iterable[Record]) -> tuple[str, ...]:
-    """The keys of some records."""
-    return tuple(record.hash for record in records)
 
 
 def best_table(records: Sequence[Record], start: float) -> TableData:
@@ -276,29 +250,33 @@ def _seeds(records: Sequence[Record]) -> str:
 
 
 def goals_tables(records: Sequence[Record]) -> list[TableData]:
-    """Ours against each problem's best rival at that rival's one fixed rate: PathAdam untuned, SOAP at one rate too."""
+    """Ours against each problem's best rival: PathAdam untuned, rivals at one rate each or untuned, too; SOAP."""
     everything = contest(records, CONTENDERS)
     balanced = scores.at_start(everything, 1.0)
     zero = scores.best_tests(everything)
     fixed = {name: scores.fixed_place(balanced, name, zero) for name in CONTENDERS}
-    soap = "SOAP in path coordinates"
-    soaps_place = fixed[soap]
-    tables = [_goals_table(balanced, fixed, "PathAdam", nearest(CONTENDERS["PathAdam"].rate), "untuned")]
-    if soaps_place is not None:
-        tables.append(_goals_table(balanced, fixed, soap, soaps_place, "at its one rate"))
-    return tables
+    usual: dict[str, int | None] = {name: nearest(contender.rate) for name, contender in CONTENDERS.items()}
+    adam, soap = "PathAdam", "SOAP in path coordinates"
+    chosen = [
+        (adam, "untuned", usual[adam], "one", fixed),
+        (adam, "untuned", usual[adam], "usual", usual),
+        (soap, "at its one rate", fixed[soap], "one", fixed),
+    ]
+    return [_goals_table(balanced, (ours, place, words), (kind, rates)) for ours, words, place, kind, rates in chosen
+            if place is not None]  # fmt: skip
 
 
 def _goals_table(
-    balanced: Contest, fixed: Mapping[str, int | None], ours: str, place: int, words: str
-) -> TableData:  # fmt: skip
-    """One of ours at a rate against the best rival, problem by problem; fixed: everybody's one rate."""
+    balanced: Contest, ours: tuple[str, int, str], theirs: tuple[str, Mapping[str, int | None]]
+) -> TableData:
+    """One of ours (name, place of its rate, and that in words) against the best rival (which rate, and its place)."""
+    (name_of_ours, place, words), (kind, rates) = ours, theirs
     rows = []
     for label in PROBLEMS:
-        mine = scores.by_rate(balanced.get((ours, label), [])).get(place, [])
+        mine = scores.by_rate(balanced.get((name_of_ours, label), [])).get(place, [])
         rivals = {
             name: group
-            for name, at in fixed.items()
+            for name, at in rates.items()
             if name not in OURS and at is not None
             and (group := scores.by_rate(balanced.get((name, label), [])).get(at, []))
         }  # fmt: skip
@@ -317,9 +295,11 @@ def _goals_table(
                 Entry(f"{ahead} of {len(figures)}"),
             )
         )
-    columns = ("problem", f"{ours} at {LATTICE[place]:g}", "best rival at its one rate", "difference",
+    columns = ("problem", f"{name_of_ours} at {LATTICE[place]:g}", f"best rival at its {kind} rate", "difference",
                "rivals not ahead of it")  # fmt: skip
-    return TableData(f"{ours} {words} against rivals at their best fixed rate, balanced starts", columns, tuple(rows))
+    best_fixed = "best fixed" if kind == "one" else kind
+    title = f"{name_of_ours} {words} against rivals at their {best_fixed} rate, balanced starts"
+    return TableData(title, columns, tuple(rows))
 
 
 def coordinates_table(records: Sequence[Record]) -> TableData:
@@ -344,53 +324,6 @@ def _best(records: Sequence[Record]) -> Entry:
         return NOTHING
     group = best_group(records)
     return Entry(figure(spread([r.test for r in group]).mean), keys(group))
-
-
-def ingredient_tables(records: Sequence[Record]) -> list[TableData]:
-    """One row per ingredient of PathAdam: medians over seeds by rate and start."""
-    found = contest(records, INGREDIENTS)
-    rates = sorted(INGREDIENT_RATES)
-    tables = []
-    for label in INGREDIENT_PROBLEMS:
-        rows = []
-        for name in INGREDIENTS:
-            mine = found.get((name, label), [])
-            cells = [_cell(mine, start, rate) for start in STARTS.values() for rate in rates]
-            if any(cell is not NOTHING for cell in cells):
-                rows.append((Entry(name), *cells))
-        columns = ("", *(f"{start}, {rate:g}" for start in STARTS for rate in rates))
-        caption = "Test figures, medians over seeds where there are several; * marks runs with a spike."
-        tables.append(TableData(f"Ingredients, {label}", columns, tuple(rows), caption))
-    return tables
-
-
-def survival_table(records: Sequence[Record]) -> TableData:
-    """What might keep a net without recurrence from dying at high rates: the error that a run ends with."""
-    found = contest(records, SURVIVAL)
-    rows = []
-    for name in SURVIVAL:
-        mine = found.get((name, SURVIVAL_PROBLEM), [])
-        rows.append((Entry(name), *(_end(mine, rate) for rate in SURVIVAL_RATES)))
-    columns = ("", *(f"{rate:g}" for rate in SURVIVAL_RATES))
-    caption = "Validation error in per cent at the last evaluation, medians over seeds; naming one digit has about 90."
-    return TableData(f"How runs end at high learning rates, {SURVIVAL_PROBLEM}", columns, tuple(rows), caption)
-
-
-def _end(records: Sequence[Record], rate: float) -> Entry:
-    group = [r for r in records if r.spec.unbalanced == 1.0 and nearest(rate_of(r.spec)) == nearest(rate)]
-    if not group:
-        return NOTHING
-    ends = [math.inf if r.outcome == "diverged" else r.curve[-1].metrics["valid"] for r in group]
-    return Entry(figure(statistics.median(ends)), keys(group))
-
-
-def _cell(records: Sequence[Record], start: float, rate: float) -> Entry:
-    group = [r for r in records if r.spec.unbalanced == start and nearest(rate_of(r.spec)) == nearest(rate)]
-    if not group:
-        return NOTHING
-    value = figure(statistics.median(r.test for r in group))
-    count = f" ({len(group)})" if len(group) > 1 else ""
-    return Entry(value + count + (" *" if any(map(scores.spikes, group)) else ""), keys(group))
 
 
 TABLES: dict[str, Callable[[Sequence[Record]], list[TableData]]] = {

@@ -1,0 +1,70 @@
+"""What does the work: tables of PathAdam's ingredients, and of what keeps a net without recurrence alive."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from pathsgd.lab.experiments import compare_scores as scores
+from pathsgd.lab.experiments.base import rate_of
+from pathsgd.lab.experiments.compare_entries import NOTHING, STARTS, figure, keys
+from pathsgd.lab.experiments.contest import (
+    INGREDIENT_PROBLEMS,
+    INGREDIENT_RATES,
+    INGREDIENTS,
+    SURVIVAL,
+    SURVIVAL_PROBLEM,
+    SURVIVAL_RATES,
+    contest,
+    nearest,
+)
+from pathsgd.lab.report.model import Entry, TableData
+from pathsgd.lab.run.record import Record
+
+
+def ingredient_tables(records: Sequence[Record]) -> list[TableData]:
+    """One row per ingredient of PathAdam: medians over seeds by rate and start."""
+    found = contest(records, INGREDIENTS)
+    rates = sorted(INGREDIENT_RATES)
+    tables = []
+    for label in INGREDIENT_PROBLEMS:
+        rows = []
+        for name in INGREDIENTS:
+            mine = found.get((name, label), [])
+            cells = [_cell(mine, start, rate) for start in STARTS.values() for rate in rates]
+            if any(cell is not NOTHING for cell in cells):
+                rows.append((Entry(name), *cells))
+        columns = ("", *(f"{start}, {rate:g}" for start in STARTS for rate in rates))
+        caption = "Test figures, medians over seeds where there are several; * marks runs with a spike."
+        tables.append(TableData(f"Ingredients, {label}", columns, tuple(rows), caption))
+    return tables
+
+
+def survival_table(records: Sequence[Record]) -> TableData:
+    """What might keep a net without recurrence from dying at high rates: the error that a run ends with."""
+    found = contest(records, SURVIVAL)
+    rows = []
+    for name in SURVIVAL:
+        mine = found.get((name, SURVIVAL_PROBLEM), [])
+        rows.append((Entry(name), *(_end(mine, rate) for rate in SURVIVAL_RATES)))
+    columns = ("", *(f"{rate:g}" for rate in SURVIVAL_RATES))
+    caption = "Validation error in per cent at the last evaluation, medians over seeds; naming one digit has about 90."
+    return TableData(f"How runs end at high learning rates, {SURVIVAL_PROBLEM}", columns, tuple(rows), caption)
+
+
+def _end(records: Sequence[Record], rate: float) -> Entry:
+    group = [r for r in records if r.spec.unbalanced == 1.0 and nearest(rate_of(r.spec)) == nearest(rate)]
+    if not group:
+        return NOTHING
+    ends = [math.inf if r.outcome == "diverged" else r.curve[-1].metrics["valid"] for r in group]
+    return Entry(figure(statistics.median(ends)), keys(group))
+
+
+def _cell(records: Sequence[Record], start: float, rate: float) -> Entry:
+    group = [r for r in records if r.spec.unbalanced == start and nearest(rate_of(r.spec)) == nearest(rate)]
+    if not group:
+        return NOTHING
+    value = figure(statistics.median(r.test for r in group))
+    count = f" ({len(group)})" if len(group) > 1 else ""
+    return Entry(value + count + (" *" if any(map(scores.spikes, group)) else ""), keys(group))

@@ -11,6 +11,7 @@ from pathsgd.lab.experiments.base import Experiment, Scale
 from pathsgd.lab.experiments.compare import COMPARE
 from pathsgd.lab.experiments.cost import COST
 from pathsgd.lab.experiments.growth import GROWTH
+from pathsgd.lab.experiments.ingredients import INGREDIENTS_AT_LENGTH
 from pathsgd.lab.experiments.kappa_ratios import KAPPA_RATIOS
 from pathsgd.lab.experiments.paper_rule import PAPER_RULE
 from pathsgd.lab.experiments.ptb_char import PTB_CHAR
@@ -18,9 +19,9 @@ from pathsgd.lab.experiments.ptb_word import PTB_WORD
 from pathsgd.lab.experiments.smnist import SMNIST
 from pathsgd.lab.experiments.text8 import TEXT8
 
-EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment
-    for experiment in (KAPPA_RATIOS, PTB_WORD, PAPER_RULE, ADDING, SMNIST, PTB_CHAR, TEXT8, GROWTH, COST, COMPARE)
-}
+_ALL = (
+    KAPPA_RATIOS, PTB_WORD, PAPER_RULE, ADDING, SMNIST, PTB_CHAR, TEXT8, GROWTH, COST, COMPARE, INGREDIENTS_AT_LENGTH,
+)  # fmt: skip
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 
 __all__ = ["EXPERIMENTS", "Experiment", "Scale"]

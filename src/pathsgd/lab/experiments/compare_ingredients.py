@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pathsgd.lab.experiments import compare_scores as scores
 from pathsgd.lab.experiments.base import rate_of
@@ -13,9 +13,11 @@ from pathsgd.lab.experiments.contest import (
     INGREDIENT_PROBLEMS,
     INGREDIENT_RATES,
     INGREDIENTS,
+    PROBLEMS,
     SURVIVAL,
     SURVIVAL_PROBLEM,
     SURVIVAL_RATES,
+    Problem,
     contest,
     nearest,
 )
@@ -23,12 +25,13 @@ from pathsgd.lab.report.model import Entry, TableData
 from pathsgd.lab.run.record import Record
 
 
-def ingredient_tables(records: Sequence[Record]) -> list[TableData]:
+def ingredient_tables(records: Sequence[Record], problems: Mapping[str, Problem] | None = None) -> list[TableData]:
     """One row per ingredient of PathAdam: medians over seeds by rate and start."""
-    found = contest(records, INGREDIENTS)
+    problems = problems or {name: PROBLEMS[name] for name in INGREDIENT_PROBLEMS}
+    found = contest(records, INGREDIENTS, problems)
     rates = sorted(INGREDIENT_RATES)
     tables = []
-    for label in INGREDIENT_PROBLEMS:
+    for label in problems:
         rows = []
         for name in INGREDIENTS:
             mine = found.get((name, label), [])
@@ -36,7 +39,7 @@ def ingredient_tables(records: Sequence[Record]) -> list[TableData]:
             if any(cell is not NOTHING for cell in cells):
                 rows.append((Entry(name), *cells))
         columns = ("", *(f"{start}, {rate:g}" for start in STARTS for rate in rates))
-        caption = "Test figures, medians over seeds where there are several; * marks runs with a spike."
+        caption = "Test figures, medians over seeds where there are several, and how many; * marks runs with a spike."
         tables.append(TableData(f"Ingredients, {label}", columns, tuple(rows), caption))
     return tables
 
@@ -66,5 +69,6 @@ def _cell(records: Sequence[Record], start: float, rate: float) -> Entry:
     if not group:
         return NOTHING
     value = figure(statistics.median(r.test for r in group))
-    count = f" ({len(group)})" if len(group) > 1 else ""
+    solved = f"{sum(r.outcome == 'solved' for r in group)} of " if group[0].spec.task.name == "adding" else ""
+    count = f" ({solved}{len(group)})" if len(group) > 1 else ""
     return Entry(value + count + (" *" if any(map(scores.spikes, group)) else ""), keys(group))

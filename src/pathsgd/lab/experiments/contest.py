@@ -167,9 +167,11 @@ Contest = dict[tuple[str, str], list[Record]]
 """Records by the names of contender and problem."""
 
 
-def contest(records: Sequence[Record], contenders: Mapping[str, Contender]) -> Contest:
+def contest(
+    records: Sequence[Record], contenders: Mapping[str, Contender], problems: Mapping[str, Problem] = PROBLEMS
+) -> Contest:
     """The runs of each contender on each problem, at any scale, rate, start and seed."""
-    known = {_method(spec): pair for pair, spec in _specs(contenders)}
+    known = {_method(spec): pair for pair, spec in _specs(contenders, problems)}
     found: Contest = {}
     for record in records:
         pair = known.get(_method(record.spec))
@@ -178,8 +180,10 @@ def contest(records: Sequence[Record], contenders: Mapping[str, Contender]) -> C
     return found
 
 
-def _specs(contenders: Mapping[str, Contender]) -> Iterator[tuple[tuple[str, str], RunSpec]]:
-    for label, problem in PROBLEMS.items():
+def _specs(
+    contenders: Mapping[str, Contender], problems: Mapping[str, Problem]
+) -> Iterator[tuple[tuple[str, str], RunSpec]]:
+    for label, problem in problems.items():
         for name, contender in contenders.items():
             if not contender.only or label in contender.only:
                 for scale in problem.settings:

@@ -90,7 +90,7 @@ def test_the_adding_problem_has_a_map_for_each_way_to_begin(results: Path) -> No
 def test_second_stage_takes_the_best_rate(name: str, results: Path) -> None:
     experiment = EXPERIMENTS[name]
     if len(experiment.stages) == 1:
-        assert name in ("kappa-ratios", "cost", "paper-rule", "growth")  # nothing to choose
+        assert name in ("kappa-ratios", "cost", "paper-rule", "growth", "ingredients")  # nothing to choose
         return
     assert experiment.stages[1]("smoke", []) == []
     records = [f.record for f in ResultsFolder(results / name, experiment.read).filed()]

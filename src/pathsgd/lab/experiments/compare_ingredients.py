@@ -26,8 +26,11 @@ from pathsgd.lab.run.record import Record
 
 
 def ingredient_tables(records: Sequence[Record], problems: Mapping[str, Problem] | None = None) -> list[TableData]:
-    """One row per ingredient of PathAdam: medians over seeds by rate and start."""
-    problems = problems or {name: PROBLEMS[name] for name in INGREDIENT_PROBLEMS}
+    """One row per ingredient of PathAdam: medians over seeds by rate and start.
+
+    problems: other ones than the comparison's, which train until they are solved; their cells say how many are.
+    """
+    until_solved, problems = bool(problems), problems or {name: PROBLEMS[name] for name in INGREDIENT_PROBLEMS}
     found = contest(records, INGREDIENTS, problems)
     rates = sorted(INGREDIENT_RATES)
     tables = []
@@ -35,11 +38,12 @@ def ingredient_tables(records: Sequence[Record], problems: Mapping[str, Problem]
         rows = []
         for name in INGREDIENTS:
             mine = found.get((name, label), [])
-            cells = [_cell(mine, start, rate) for start in STARTS.values() for rate in rates]
+            cells = [_cell(mine, start, rate, until_solved) for start in STARTS.values() for rate in rates]
             if any(cell is not NOTHING for cell in cells):
                 rows.append((Entry(name), *cells))
         columns = ("", *(f"{start}, {rate:g}" for start in STARTS for rate in rates))
-        caption = "Test figures, medians over seeds where there are several, and how many; * marks runs with a spike."
+        counted = "how many of them are solved" if until_solved else "how many"
+        caption = f"Test figures, medians over seeds where there are several, and {counted}; * marks runs with a spike."
         tables.append(TableData(f"Ingredients, {label}", columns, tuple(rows), caption))
     return tables
 
@@ -64,11 +68,11 @@ def _end(records: Sequence[Record], rate: float) -> Entry:
     return Entry(figure(statistics.median(ends)), keys(group))
 
 
-def _cell(records: Sequence[Record], start: float, rate: float) -> Entry:
+def _cell(records: Sequence[Record], start: float, rate: float, until_solved: bool) -> Entry:
     group = [r for r in records if r.spec.unbalanced == start and nearest(rate_of(r.spec)) == nearest(rate)]
     if not group:
         return NOTHING
-    value = figure(statistics.median(r.test for r in group))
-    solved = f"{sum(r.outcome == 'solved' for r in group)} of " if group[0].spec.task.name == "adding" else ""
+    solved = f"{sum(r.outcome == 'solved' for r in group)} of " if until_solved else ""
     count = f" ({solved}{len(group)})" if len(group) > 1 else ""
-    return Entry(value + count + (" *" if any(map(scores.spikes, group)) else ""), keys(group))
+    spikes = " *" if any(map(scores.spikes, group)) else ""
+    return Entry(figure(statistics.median(r.test for r in group)) + count + spikes, keys(group))

@@ -263,6 +263,8 @@ def test_commands_reproduce_and_report(
     words = ["reproduce", "kappa-ratios", "--scale", "smoke", "--only", "hidden=5", "start=identity"]
     assert cli.main(words) == 0
     assert "2 of 2 cells: 2 finished" in capsys.readouterr().out
+    assert cli.main([*words, "--list"]) == 0
+    assert capsys.readouterr().out.count("  # has a record") == 2
     assert cli.main(words) == 0
     assert "2 of 2 cells: 2 known" in capsys.readouterr().out
     assert cli.main(["report", "runs/smoke"]) == 0
@@ -271,6 +273,18 @@ def test_commands_reproduce_and_report(
     assert cli.main([*words, "hidden=5,77", "--list"]) == 2  # hidden twice
     assert cli.main(["reproduce", "adding", "--only", "hidden=77"]) == 2
     assert cli.main(["reproduce", "addding"]) == 2
+
+
+def test_list_shows_later_stages_as_far_as_records_choose_them(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["reproduce", "smnist", "--scale", "smoke", "--list", "--results"]
+    assert cli.main([*words, str(tmp_path)]) == 0
+    before = capsys.readouterr().out.splitlines()
+    assert before and not any("has a record" in line for line in before)
+    assert cli.main([*words, str(results / "smnist")]) == 0
+    after = capsys.readouterr().out.splitlines()
+    assert len(set(after)) == len(after) > len(before) and all(line.endswith("# has a record") for line in after)
 
 
 def test_demo_has_every_method_from_two_starts_and_says_so(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class ExperimentOptions(CellOptions):
     only: tuple[str, ...] = ()
     """Only the cells with these settings, such as system=irnn,lstm length=100."""
     list: bool = False
-    """Print the cells of the first stage and stop."""
+    """Print the cells and stop: those of every stage, as far as the records so far choose a later one's."""
     results: Path | None = None
     """Directory for records; None: results/NAME (laptop), results/NAME-paper, or runs/smoke/NAME."""
 
@@ -69,9 +69,7 @@ def carry_out(name: str, options: ExperimentOptions) -> int:
     results = ResultsFolder(options.results or default_results(name, options.scale), experiment.read)
     console = make_console()
     if options.list:
-        for cell in chosen(experiment.stages[0](options.scale, []), wanted):
-            print(describe(cell))
-        return 0
+        return show_cells(experiment, options.scale, wanted, results)
     duration = experiment.duration[options.scale]
     console.print(f"{experiment.title} ({experiment.paper_ref}), {options.scale} scale: about {duration}")
     ended: list[Done] = []
@@ -84,6 +82,16 @@ def carry_out(name: str, options: ExperimentOptions) -> int:
         raise UsageError(f"no cell of {name} has {' '.join(options.only)}; see --list")
     show(experiment, results, console)
     return exit_code(ended)
+
+
+def show_cells(experiment: Experiment, scale: Scale, wanted: dict[str, list[str]], results: ResultsFolder) -> int:
+    """Print every cell that could be run now, once, each as a command where it is a training run."""
+    records = [filed.record for filed in results.filed()]
+    found = {cell.key: cell for stage in experiment.stages for cell in chosen(stage(scale, records), wanted)}
+    known = results.finished()
+    for key, cell in found.items():
+        print(describe(cell) + ("  # has a record" if key in known else ""))
+    return 0
 
 
 def default_results(name: str, scale: Scale) -> Path:

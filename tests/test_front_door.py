@@ -90,8 +90,8 @@ def test_what_the_readme_says_without_a_number_is_what_the_tables_say() -> None:
     few, _, _ = adding["RNN-ReLU, Adam, scaled by up to 100"][2].split(" / ")
     assert 0 < int(few) < int(seeds) / 2
     lengths = rows(README, "growth-lengths")
-    solved = {length: lengths[length][0].split(" of ") for length in lengths if length.startswith("T = ")}
-    too_long = solved.pop("T = 2000")
+    solved = {length: lengths[length][0].split(" of ") for length in lengths if length.endswith("rate 0.001")}
+    too_long = solved.pop("T = 2000, rate 0.001")
     assert (
         len(solved) >= 3
         and all(some == every for some, every in solved.values())

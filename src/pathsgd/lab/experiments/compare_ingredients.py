@@ -11,8 +11,8 @@ from pathsgd.lab.experiments.base import rate_of
 from pathsgd.lab.experiments.compare_entries import NOTHING, STARTS, figure, keys
 from pathsgd.lab.experiments.contest import (
     INGREDIENT_PROBLEMS,
-    INGREDIENT_RATES,
     INGREDIENTS,
+    LATTICE,
     PROBLEMS,
     SURVIVAL,
     SURVIVAL_PROBLEM,
@@ -26,23 +26,19 @@ from pathsgd.lab.run.record import Record
 
 
 def ingredient_tables(records: Sequence[Record], problems: Mapping[str, Problem] | None = None) -> list[TableData]:
-    """One row per ingredient of PathAdam: medians over seeds by rate and start.
-
-    problems: other ones than the comparison's, which train until they are solved; their cells say how many are.
-    """
-    until_solved, problems = bool(problems), problems or {name: PROBLEMS[name] for name in INGREDIENT_PROBLEMS}
+    """One row per ingredient of PathAdam on each problem, the comparison's or others: medians by rate and start."""
+    problems = problems or {name: PROBLEMS[name] for name in INGREDIENT_PROBLEMS}
     found = contest(records, INGREDIENTS, problems)
-    rates = sorted(INGREDIENT_RATES)
     tables = []
-    for label in problems:
-        rows = []
-        for name in INGREDIENTS:
-            mine = found.get((name, label), [])
-            cells = [_cell(mine, start, rate, until_solved) for start in STARTS.values() for rate in rates]
-            if any(cell is not NOTHING for cell in cells):
-                rows.append((Entry(name), *cells))
+    for label, problem in problems.items():
+        runs = {name: found[name, label] for name in INGREDIENTS if (name, label) in found}
+        rates = sorted({LATTICE[nearest(rate_of(r.spec))] for mine in runs.values() for r in mine})
+        rows = [
+            (Entry(name), *(_cell(mine, start, rate, problem) for start in STARTS.values() for rate in rates))
+            for name, mine in runs.items()
+        ]
         columns = ("", *(f"{start}, {rate:g}" for start in STARTS for rate in rates))
-        counted = "how many of them are solved" if until_solved else "how many"
+        counted = "how many of them are solved" if problem.until_solved else "how many"
         caption = f"Test figures, medians over seeds where there are several, and {counted}; * marks runs with a spike."
         tables.append(TableData(f"Ingredients, {label}", columns, tuple(rows), caption))
     return tables
@@ -68,11 +64,11 @@ def _end(records: Sequence[Record], rate: float) -> Entry:
     return Entry(figure(statistics.median(ends)), keys(group))
 
 
-def _cell(records: Sequence[Record], start: float, rate: float, until_solved: bool) -> Entry:
+def _cell(records: Sequence[Record], start: float, rate: float, problem: Problem) -> Entry:
     group = [r for r in records if r.spec.unbalanced == start and nearest(rate_of(r.spec)) == nearest(rate)]
     if not group:
         return NOTHING
-    solved = f"{sum(r.outcome == 'solved' for r in group)} of " if until_solved else ""
+    solved = f"{sum(r.outcome == 'solved' for r in group)} of " if problem.until_solved else ""
     count = f" ({solved}{len(group)})" if len(group) > 1 else ""
     spikes = " *" if any(map(scores.spikes, group)) else ""
     return Entry(figure(statistics.median(r.test for r in group)) + count + spikes, keys(group))

@@ -24,6 +24,8 @@ class Problem:
     task: str
     system: str
     settings: dict[Scale, dict[str, Any]]
+    until_solved: bool = False
+    """Whether runs are long enough to solve it, so that tables say how many do."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pathsgd.lab.experiments.base import uses
+from pathsgd.lab.experiments.ptb_word import in_sgd_unit
 from pathsgd.lab.flags import command_of
 from pathsgd.lab.report.footnotes import Footnotes, notes_of
 from pathsgd.lab.report.model import Entry, Section, TableData
@@ -133,11 +134,13 @@ def _letter(wanted: Wanted) -> Wanted:
 def word_cells() -> list[PaperCell]:
     """The curves of figure 3; the paper prints no numbers."""
     rows = (
-        ("SGD", "the highest curve", uses("rnn_path", "sgd")),
-        ("Path-SGD, κ1", "well below SGD", uses("rnn_path", "path-sgd")),
-        ("Path-SGD, κ1 + κ2", "as κ1 alone", uses("rnn_path", "path-sgd-both")),
+        ("SGD", "the highest curve", "gradient ≤ 1", uses("rnn_path", "sgd")),
+        ("Path-SGD, κ1", "well below SGD", "SGD's unit, direction ≤ 1", in_sgd_unit("path-sgd")),
+        ("Path-SGD, κ1 + κ2", "as κ1 alone", "SGD's unit, direction ≤ 1", in_sgd_unit("path-sgd-both")),
     )
-    return [PaperCell(system, paper, "", "ptb-word", wanted, digits=0) for system, paper, wanted in rows]
+    return [
+        PaperCell(system, paper, method, "ptb-word", wanted, _WAITS, digits=0) for system, paper, method, wanted in rows
+    ]
 
 
 def columns() -> dict[str, list[PaperCell]]:

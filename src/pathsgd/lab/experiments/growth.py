@@ -9,6 +9,7 @@ the same bound, ``rivals`` sets the bound beside none, beside the fixed bound on
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -75,6 +76,8 @@ SIZES: dict[Scale, dict[str, Any]] = {
     "smoke": {"length": 6, "steps": 4, "eval_every": 2, "seeds": 1, "valid_size": 5, "test_size": 5, "hidden": 3,
               "rates": (1e-3, 1e-2), "lengths": ((8, 4),)},
 }  # fmt: skip
+LENGTH_RATES = (1e-3, 3e-3)
+"""The rates at full length."""
 LONG, LARGEST = 2000, 3e38
 """From this length on only a loss that is not a number ends a run. One sequence of a batch may reach a direction that
 grows a quadrillion times; its gradient is clipped as any other is, and the run learns on."""
@@ -96,7 +99,7 @@ def _runs(scale: Scale) -> list[RunSpec]:
     for length, steps in SIZES[scale]["lengths"]:
         full = {"length": length, "steps": steps, "eval_every": max(1, steps // 100), "stop_when_solved": True}
         full |= {"explode": LARGEST} if length >= LONG else {}
-        specs.append(run("adding", "rnn_path", METHOD, **{**size, **full}, **START, **BOUND, lr=1e-3))
+        specs += over(run("adding", "rnn_path", METHOD, **{**size, **full}, **START, **BOUND), lr=LENGTH_RATES)
         specs.append(run("adding", "rnn_path", "adam", **{**size, **full}, **START, **ADAM_BOUND, lr=1e-3))
     return specs
 
@@ -187,7 +190,10 @@ def lengths_table(records: Sequence[Record], *, paper_start: bool = True) -> Tab
     """The bound at every length, and at the shortest from the paper's start."""
     shortest, *found = sorted({r.spec.task.length for r in records}) or [0]
     longer = sorted({*found, *(length for length, _ in SIZES["laptop"]["lengths"])})
-    rows = [(f"T = {length}", _has(METHOD, **BOUND, length=length, others_range=0.3)) for length in longer]
+    rows = [
+        (f"T = {length}, rate {lr:g}", _has(METHOD, **BOUND, length=length, others_range=0.3, lr=lr))
+        for lr, length in itertools.product(LENGTH_RATES, longer)
+    ]
     if paper_start:
         by_adam = [(length, _has("adam", **ADAM_BOUND, length=length)) for length in longer]
         rows += [(f"T = {length}, Adam, clip 1, with the bound", has) for length, has in by_adam]

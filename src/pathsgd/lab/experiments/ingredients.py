@@ -40,7 +40,7 @@ PROBLEMS = {
         "laptop": {**_DIGITS, "epochs": 2.0},
         "smoke": {**_SMOKE, "subsample": 7, "limit": 40, "valid_size": 10, "eval_limit": 2}}),
 }  # fmt: skip
-RATES = {"adding": INGREDIENT_RATES, "ptb_char": INGREDIENT_RATES, "smnist": (3e-4, 1e-3, 1e-4)}
+RATES = {"adding": INGREDIENT_RATES, "ptb_char": INGREDIENT_RATES, "smnist": (1e-3, 3e-4, 3e-3, 1e-4)}
 SEEDS: dict[Scale, int] = {"paper": 5, "laptop": 5, "smoke": 1}
 
 

@@ -32,6 +32,8 @@ def ingredient_tables(records: Sequence[Record], problems: Mapping[str, Problem]
     tables = []
     for label, problem in problems.items():
         runs = {name: found[name, label] for name in INGREDIENTS if (name, label) in found}
+        if not runs:
+            continue
         rates = sorted({LATTICE[nearest(rate_of(r.spec))] for mine in runs.values() for r in mine})
         rows = [
             (Entry(name), *(_cell(mine, start, rate, problem) for start in STARTS.values() for rate in rates))
@@ -56,8 +58,13 @@ def survival_table(records: Sequence[Record]) -> TableData:
     return TableData(f"How runs end at high learning rates, {SURVIVAL_PROBLEM}", columns, tuple(rows), caption)
 
 
+def runs_at(records: Sequence[Record], start: float, rate: float) -> list[Record]:
+    """Those from a start at a rate."""
+    return [r for r in records if r.spec.unbalanced == start and nearest(rate_of(r.spec)) == nearest(rate)]
+
+
 def _end(records: Sequence[Record], rate: float) -> Entry:
-    group = [r for r in records if r.spec.unbalanced == 1.0 and nearest(rate_of(r.spec)) == nearest(rate)]
+    group = runs_at(records, 1.0, rate)
     if not group:
         return NOTHING
     ends = [math.inf if r.outcome == "diverged" else r.curve[-1].metrics["valid"] for r in group]
@@ -65,7 +72,7 @@ def _end(records: Sequence[Record], rate: float) -> Entry:
 
 
 def _cell(records: Sequence[Record], start: float, rate: float, problem: Problem) -> Entry:
-    group = [r for r in records if r.spec.unbalanced == start and nearest(rate_of(r.spec)) == nearest(rate)]
+    group = runs_at(records, start, rate)
     if not group:
         return NOTHING
     solved = f"{sum(r.outcome == 'solved' for r in group)} of " if problem.until_solved else ""

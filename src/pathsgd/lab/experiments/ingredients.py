@@ -7,13 +7,17 @@ scaled.  Cells are ordered seed by seed, so that a run that is cut short has few
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from pathsgd.lab.experiments.base import Experiment, Scale, cells, over, seed_by_seed
-from pathsgd.lab.experiments.compare_ingredients import ingredient_tables
-from pathsgd.lab.experiments.contest import BADLY_SCALED, INGREDIENT_RATES, INGREDIENTS, Problem, spec_of
-from pathsgd.lab.report.model import Section
+from pathsgd.lab.experiments.compare_entries import NOTHING, STARTS, keys
+from pathsgd.lab.experiments.compare_ingredients import ingredient_tables, runs_at
+from pathsgd.lab.experiments.compare_scores import spikes
+from pathsgd.lab.experiments.contest import BADLY_SCALED, INGREDIENT_RATES, INGREDIENTS, Problem, contest, spec_of
+from pathsgd.lab.flags import command_of
+from pathsgd.lab.report.model import Entry, Section, TableData
 from pathsgd.lab.report.tables import sources
 from pathsgd.lab.run.record import Record
 from pathsgd.lab.sweep.cells import RunCell
@@ -54,14 +58,56 @@ def stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
     return cells(seed_by_seed(specs, range(SEEDS[scale])), PAPER_REF)
 
 
+def calm_tables(records: Sequence[Record]) -> list[TableData]:
+    """How calm runs that are meant to solve a problem are, and the worst that they are seen at."""
+    tables = []
+    for label, problem in PROBLEMS.items():
+        found = contest(records, INGREDIENTS, {label: problem})
+        if not problem.until_solved or not found:
+            continue
+        places = [(start, rate) for start in STARTS.values() for rate in sorted(RATES[problem.task])]
+        rows = [
+            (Entry(name), *(_calm(runs_at(found[name, label], start, rate)) for start, rate in places))
+            for name in INGREDIENTS
+            if (name, label) in found
+        ]
+        columns = ("", *(f"{start}, {rate:g}" for start in STARTS for rate in sorted(RATES[problem.task])))
+        caption = (
+            "Runs that diverge or have an evaluation after the first above twice chance, and the largest of these "
+            "evaluations in any run."
+        )
+        tables.append(TableData(f"Spikes, {label}", columns, tuple(rows), caption))
+    return tables
+
+
+def _calm(group: Sequence[Record]) -> Entry:
+    if not group:
+        return NOTHING
+    worst = max(
+        math.inf if r.outcome == "diverged" else max(p.metrics["valid"] for p in r.curve[1:] or r.curve) for r in group
+    )
+    return Entry(f"{sum(map(spikes, group))} of {len(group)}, {worst:.2g}", keys(group))
+
+
+def commands_table() -> TableData:
+    """One run of every ingredient as a command: the adding problem at the usual rate, balanced, first seed."""
+    problem = next(iter(PROBLEMS.values()))
+    rows = [
+        (Entry(name), Entry(f"`{command_of(spec_of(contender, problem, 'laptop'))}`"))
+        for name, contender in INGREDIENTS.items()
+    ]
+    return TableData("Every ingredient as a command", ("", "command"), tuple(rows))
+
+
 def section(filed: Sequence[Filed]) -> Section:
-    """One table, one row per ingredient."""
+    """Tables of one row per ingredient."""
+    records = [f.record for f in filed]
     return Section(
         "ingredients",
         "What does the work",
         "From a start that is balanced or badly scaled (each unit by a factor between 1/100 and 100), the same clip "
         "and the same rates for everybody. The adding problem is solved with a test error below 0.001.",
-        tables=tuple(ingredient_tables([f.record for f in filed], PROBLEMS)),
+        tables=(*ingredient_tables(records, PROBLEMS), *calm_tables(records)),
         sources=sources(filed),
     )
 

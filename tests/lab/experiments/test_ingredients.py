@@ -1,0 +1,52 @@
+"""The ingredients at length: cells of every problem, and tables of records with known answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from pathsgd.lab.experiments.compare_ingredients import ingredient_tables
+from pathsgd.lab.experiments.contest import INGREDIENTS, spec_of
+from pathsgd.lab.experiments.ingredients import PROBLEMS, RATES, SEEDS, calm_tables, commands_table, stage
+from pathsgd.lab.run.record import Point, Record, read_record
+from pathsgd.lab.run.spec import replace_settings
+
+RECORD = read_record(next((Path(__file__).parents[3] / "results" / "adding").glob("*.json")))
+ADDING, TEXT, _ = PROBLEMS
+
+
+def made(name: str, problem: str, outcome: Any, curve: tuple[float, ...], **changes: Any) -> Record:
+    """A record of an ingredient whose last evaluation is its test figure."""
+    spec = replace_settings(spec_of(INGREDIENTS[name], PROBLEMS[problem], "laptop"), **changes)
+    points = tuple(Point(50 * i, 0.0, 0.0, float(i), 0.0, 1.0, {"valid": value}) for i, value in enumerate(curve, 1))
+    return dataclasses.replace(RECORD, spec=spec, metrics={"test": curve[-1]}, outcome=outcome, curve=points)
+
+
+def test_every_ingredient_has_every_rate_from_both_starts_seed_by_seed() -> None:
+    specs = [cell.spec for cell in stage("laptop", [])]
+    assert len(set(specs)) == len(specs) == SEEDS["laptop"] * 2 * len(INGREDIENTS) * sum(map(len, RATES.values()))
+    assert [spec.seed for spec in specs] == sorted(spec.seed for spec in specs)
+
+
+def test_cells_count_what_is_solved_and_mark_spikes() -> None:
+    records = [
+        made("Adam, β2 0.999", ADDING, "solved", (0.1, 0.0005)),
+        made("Adam, β2 0.999", ADDING, "finished", (0.1, 0.5, 0.02), seed=1),
+        made("Adam, β2 0.999", TEXT, "finished", (3.0, 2.0), lr=3e-3, unbalanced=100.0),
+    ]
+    adding, text = ingredient_tables(records, PROBLEMS)
+    assert adding.columns == ("", "balanced, 0.001", "badly scaled, 0.001")
+    assert [entry.text for entry in adding.rows[0]] == ["Adam, β2 0.999", "0.0103 (1 of 2) *", "—"]
+    assert [entry.text for entry in text.rows[0]] == ["Adam, β2 0.999", "—", "2"]
+    (calm,) = calm_tables(records)
+    assert [entry.text for entry in calm.rows[0]][2] == "1 of 2, 0.5"
+    lost = made("Adam, β2 0.999", ADDING, "diverged", (0.1,), seed=2)
+    (calm,) = calm_tables([*records, lost])
+    assert [entry.text for entry in calm.rows[0]][2] == "2 of 3, inf"
+    assert calm_tables([]) == [] == ingredient_tables([], PROBLEMS)
+
+
+def test_every_ingredient_is_a_command_of_its_own() -> None:
+    commands = [row[1].text for row in commands_table().rows]
+    assert len(set(commands)) == len(INGREDIENTS) and all(c.startswith("`pathsgd train adding ") for c in commands)

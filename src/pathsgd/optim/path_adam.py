@@ -23,12 +23,15 @@ from pathsgd.optim.parts import Part
 from pathsgd.quantities.kappa import Terms
 from pathsgd.recording.record import Output
 
+DEFAULTS, PAPER_DEFAULTS = (3e-3, (0.9, 0.99)), (1e-3, (0.9, 0.999))
+"""Learning rate and betas, in path geometry and under the paper's metric."""
+
 
 class PathAdam(PathOptimizer):
     """Adam (Kingma & Ba 2015) on whitened gradients; invariant under node-wise rescaling unless metric="paper".
 
     model: the network itself; the metric needs its structure.
-    lr: Adam's alpha.
+    lr: Adam's alpha; None: 3e-3 (docs/compare.md has the study), under the paper's metric Adam's own 1e-3.
     betas: Adam's beta1 and beta2; None: (0.9, 0.99), under the paper's metric (0.9, 0.999).
     eps: Adam's epsilon; under the paper's metric in units of gamma^2 at the first step.
     weight_decay: decoupled, p <- (1 - lr * weight_decay) p.
@@ -61,7 +64,7 @@ class PathAdam(PathOptimizer):
     def __init__(
         self,
         model: nn.Module,
-        lr: float | Tensor = 1e-3,
+        lr: float | Tensor | None = None,
         betas: tuple[float, float] | None = None,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
@@ -82,8 +85,9 @@ class PathAdam(PathOptimizer):
                 f"clip={clip}: the length of grad / kappa has no unit that a number could mean; bound the dual norm "
                 f"with clip=pathsgd.optim.DualNorm({clip}), or leave clip out"
             )
-        if betas is None:
-            betas = (0.9, 0.999) if isinstance(chosen(metric), PaperMetric) else (0.9, 0.99)
+        usual_lr, usual_betas = PAPER_DEFAULTS if isinstance(chosen(metric), PaperMetric) else DEFAULTS
+        lr = usual_lr if lr is None else lr
+        betas = usual_betas if betas is None else betas
         defaults = {
             "lr": lr, "betas": (float(betas[0]), float(betas[1])), "eps": eps, "weight_decay": weight_decay,
             "maximize": maximize, "log_unit": None,

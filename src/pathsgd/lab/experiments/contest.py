@@ -90,11 +90,12 @@ AS_DEFAULT = {"step_growth": 0.0, "growth_limit": LIMIT, "refresh_every": 1}
 """Settings of path-adam-absolute that make it PathAdam(model, lr), and with momentum=0.9 of path-sgd-absolute."""
 
 CONTENDERS: dict[str, Contender] = {
-    "PathAdam": Contender("path-adam-absolute", 1e-3, AS_DEFAULT),
+    "PathAdam": Contender("path-adam-absolute", 3e-3, AS_DEFAULT),
     "Adam": Contender("adam", 1e-3),
     "SGD, momentum": Contender("momentum", 3e-2),
     "PathSGD, momentum": Contender("path-sgd-absolute", 3e-2, {**AS_DEFAULT, "momentum": 0.9}),
     "PathAdam, relative": Contender("path-adam", 1e-3, AS_DEFAULT),
+    "PathAdam, capped by γ": Contender("path-adam-capped", 1e-3, AS_DEFAULT),
     "Muon": Contender("muon", 3e-3),
     "SOAP": Contender("soap", 3e-3),
     "Lion": Contender("lion", 3e-4),
@@ -109,7 +110,8 @@ CONTENDERS: dict[str, Contender] = {
 }
 
 OURS = (
-    "PathAdam", "PathAdam, relative", "PathSGD, momentum", "Muon in path coordinates", "SOAP in path coordinates",
+    "PathAdam", "PathAdam, relative", "PathAdam, capped by γ", "PathSGD, momentum", "Muon in path coordinates",
+    "SOAP in path coordinates",
 )  # fmt: skip
 """The contenders that are no rivals."""
 
@@ -129,6 +131,7 @@ INGREDIENTS: dict[str, Contender] = {
     "… ρ = 0": Contender(_DEFAULT, 1e-3, {**AS_DEFAULT, "rho": 0.0}),
     "… ρ = 0, no bound": Contender(_DEFAULT, 1e-3, {**_PATH, "growth_limit": 0.0, "rho": 0.0}),
     "… relative": Contender("path-adam", 1e-3, AS_DEFAULT),
+    "… relative, capped by γ": Contender("path-adam-capped", 1e-3, AS_DEFAULT),
     "… relative, no bound": Contender("path-adam", 1e-3, {**_PATH, "growth_limit": 0.0}),
 }
 INGREDIENT_PROBLEMS = ("Adding problem", "MLP on MNIST")

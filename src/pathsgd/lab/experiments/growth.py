@@ -186,12 +186,21 @@ def limits_table(records: Sequence[Record]) -> TableData:
     return _table(f"Other limits, at a rate of {HIGH:g}", "limit", records, rows)
 
 
+AT_LENGTH: dict[str, Any] = {**BOUND, "others_range": 0.3, "unbalanced": 1.0}
+
+
+def at_full_length(records: Sequence[Record], length: int) -> list[Record]:
+    """PathAdam's runs at a length, at any rate."""
+    wanted = _has(METHOD, **AT_LENGTH, length=length)
+    return [record for record in records if wanted(record.spec)]
+
+
 def lengths_table(records: Sequence[Record], *, paper_start: bool = True) -> TableData:
     """The bound at every length, and at the shortest from the paper's start."""
     shortest, *found = sorted({r.spec.task.length for r in records}) or [0]
     longer = sorted({*found, *(length for length, _ in SIZES["laptop"]["lengths"])})
     rows = [
-        (f"T = {length}, rate {lr:g}", _has(METHOD, **BOUND, length=length, others_range=0.3, lr=lr))
+        (f"T = {length}, rate {lr:g}", _has(METHOD, **AT_LENGTH, length=length, lr=lr))
         for lr, length in itertools.product(LENGTH_RATES, longer)
     ]
     if paper_start:

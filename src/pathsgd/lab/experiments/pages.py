@@ -8,6 +8,7 @@ NAME                             the tables of an experiment
 compare-TABLE                    one kind of table of the comparison
 growth-lengths, -before          the adding problem at full length, as far as it has been run
 growth-looks, growth-trials      what looks know of a rate, and what was tried against spikes
+default-rate                     PathAdam at three rates, wherever it has been run at them
 ingredients-commands             one run of every ingredient
 runs-FOLDER                      every method in a folder of results
 """
@@ -20,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from pathsgd.lab.experiments import EXPERIMENTS, adding, compare_tables, growth
+from pathsgd.lab.experiments.default_rate import default_rate_table
 from pathsgd.lab.experiments.every_cell import every_cell
 from pathsgd.lab.experiments.ingredients import commands_table
 from pathsgd.lab.experiments.paper_rule import constants_table, curve_table, end_table, is_map, map_tables
@@ -46,6 +48,7 @@ def page_tables(results: Path) -> dict[str, Callable[[], str]]:
         "growth-lengths-ended": lambda: _lengths(ResultsFolder(results / "growth-ended").filed()),
         "growth-looks": lambda: markdown(growth.looks_table(results / "growth-looks.json")),
         "growth-trials": lambda: markdown(growth.trials_table(results / "growth-trials.json")),
+        "default-rate": lambda: markdown(default_rate_table(results)),
         "ingredients-commands": lambda: markdown(commands_table()),
         "runs-adding-table": lambda: _timed(_filed(results, "adding")),
     }

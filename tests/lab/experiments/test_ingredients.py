@@ -6,13 +6,16 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from pathsgd.lab.experiments.compare_ingredients import ingredient_tables
-from pathsgd.lab.experiments.contest import INGREDIENTS, spec_of
+from pathsgd.lab.experiments.compare_ingredients import ingredient_tables, runs_at
+from pathsgd.lab.experiments.compare_scores import spikes
+from pathsgd.lab.experiments.contest import INGREDIENTS, contest, spec_of
 from pathsgd.lab.experiments.ingredients import PROBLEMS, RATES, SEEDS, calm_tables, commands_table, stage
 from pathsgd.lab.run.record import Point, Record, read_record
 from pathsgd.lab.run.spec import replace_settings
+from pathsgd.lab.sweep.results import ResultsFolder
 
-RECORD = read_record(next((Path(__file__).parents[3] / "results" / "adding").glob("*.json")))
+RESULTS = Path(__file__).parents[3] / "results"
+RECORD = read_record(next((RESULTS / "adding").glob("*.json")))
 ADDING, TEXT, _ = PROBLEMS
 
 
@@ -50,3 +53,30 @@ def test_cells_count_what_is_solved_and_mark_spikes() -> None:
 def test_every_ingredient_is_a_command_of_its_own() -> None:
     commands = [row[1].text for row in commands_table().rows]
     assert len(set(commands)) == len(INGREDIENTS) and all(c.startswith("`pathsgd train adding ") for c in commands)
+
+
+def test_what_the_page_says_of_the_ingredients_is_what_the_records_say() -> None:
+    """docs/compare.md, "At length", says it in words."""
+    records = [filed.record for filed in ResultsFolder(RESULTS / "ingredients").filed()]
+    found = contest(records, INGREDIENTS, {ADDING: PROBLEMS[ADDING]})
+
+    def solved(name: str, start: float, rate: float) -> int:
+        group = runs_at(found[name, ADDING], start, rate)
+        assert len(group) == 5
+        return sum(record.outcome == "solved" for record in group)
+
+    names = [name for name in INGREDIENTS if (name, ADDING) in found]
+    unbounded = [name for name in names if "no bound" in name or (name.startswith("Adam") and "bound" not in name)]
+    bounded = [name for name in names if name not in unbounded]
+    adams = [name for name in names if name.startswith("Adam")]
+    assert all(solved(name, 1.0, 1e-3) >= 4 for name in names)
+    assert all(solved(name, start, 1e-2) == 0 for name in unbounded for start in (1.0, 100.0))
+    assert all(solved(name, 1.0, 1e-2) >= 4 for name in bounded)
+    assert all(solved(name, 100.0, rate) < 5 for name in adams for rate in RATES["adding"])
+    default = "PathAdam (the default)"
+    assert all(solved(default, start, rate) == 5 for start in (1.0, 100.0) for rate in (1e-3, 3e-3, 1e-2))
+    calm = [record for start in (1.0, 100.0) for record in runs_at(found[default, ADDING], start, 1e-2)]
+    assert not any(map(spikes, calm))
+    at_3e3 = [record for start in (1.0, 100.0) for record in runs_at(found[default, ADDING], start, 3e-3)]
+    worst = max(point.metrics["valid"] for record in at_3e3 for point in record.curve[1:])
+    assert sum(map(spikes, at_3e3)) <= 2 and worst < 4 * at_3e3[0].spec.task.chance

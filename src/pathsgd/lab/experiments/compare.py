@@ -10,6 +10,7 @@ is tuned; gradients are clipped at 1; rates fall linearly to zero (schedule-free
     stage 2, 3 further rates until the best one lies two steps inside the grid, balanced starts
     stage 4    stage 1 on further seeds, seed by seed
     stage 5    each contender's one rate for all problems from badly scaled starts, where that has not been run yet
+    stage 6, 7 further rates from badly scaled starts until the best one has a neighbour on either side, on every seed
 
 Cells are ordered so that a run that is cut short has fewer rates of all contenders, not all rates of some.
 """
@@ -122,12 +123,32 @@ def one_rate_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
     return cells(specs, PAPER_REF)
 
 
+def scaled_widening_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
+    """The neighbours of the best rate so far from badly scaled starts, on every seed."""
+    found = scores.at_start(contest(records, CONTENDERS), BADLY_SCALED) if scale != "smoke" else {}
+    specs = []
+    for (name, label), group in found.items():
+        best = rate_of(best_group(group)[0].spec)
+        near = [shifted(best, step) for step in (-1, 0, 1)]
+        spec = spec_of(CONTENDERS[name], PROBLEMS[label], scale)
+        specs += over(spec, lr=near, unbalanced=[BADLY_SCALED], seed=range(SEEDS[scale]))
+    return cells(specs, PAPER_REF)
+
+
 COMPARE = Experiment(
     name="compare",
     title="The path optimisers against what people use",
     paper_ref=PAPER_REF,
     duration={"paper": "weeks on two cores", "laptop": "two hours of one core", "smoke": "a minute"},
-    stages=(first_stage, widening_stage, widening_stage, seeds_stage, one_rate_stage),
+    stages=(
+        first_stage,
+        widening_stage,
+        widening_stage,
+        seeds_stage,
+        one_rate_stage,
+        scaled_widening_stage,
+        scaled_widening_stage,
+    ),
     section=section,
     data_set="mnist",
 )

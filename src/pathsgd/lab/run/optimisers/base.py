@@ -6,7 +6,9 @@ Optimiser (frozen settings) --stepper(system, model, task)--> Stepper --step(bat
 from __future__ import annotations
 
 import contextlib
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -38,6 +40,24 @@ class Stepper(ABC):
         """Set the learning rate to ``factor`` times the one the optimiser was made with."""
 
 
+def clip_gradients_(parameters: Sequence[Tensor], limit: float) -> None:
+    """Bound the norm of all gradients together, as torch's ``clip_grad_norm_``; a large one keeps its direction.
+
+    Where the squares of a finite gradient leave the range of its dtype, torch's norm is infinite and its clip makes the
+    gradient zero: a net whose states have grown far would stand where it is for ever.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = nn.utils.get_total_norm(gradients)
+    largest = max(float(g.abs().max()) for g in gradients) if norm.isinf() else math.inf
+    if math.isfinite(largest):
+        shares = [g.div_(largest) for g in gradients]
+        factor = limit / nn.utils.get_total_norm(shares)
+        for g in shares:
+            g.mul_(factor)
+    else:
+        nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+
+
 class GradientStepper(Stepper):
     """Forward, backward, clip, step."""
 
@@ -63,7 +83,7 @@ class GradientStepper(Stepper):
         losses.objective.backward()
         loss = self.together.averaged(losses.loss.detach(), self.parameters)
         if self.clip > 0.0:
-            nn.utils.clip_grad_norm_(self.parameters, self.clip)
+            clip_gradients_(self.parameters, self.clip)
         self.optimiser.step()
         if self.growth_limit > 0.0:
             # The state that text carries from window to window is no input of the network.

@@ -106,7 +106,9 @@ def _median(records: Sequence[Record], start: float) -> Row:
 def full_length(records: Sequence[Record]) -> dict[str, Row]:
     """The adding problem at full length from the first step."""
     return {
-        f"adding problem, T = {length}, 100 units: solved": _solved(growth.at_full_length(records, length))
+        f"adding problem, T = {length}, 100 units: solved": _solved(
+            [r for r in records if growth.at_full_length(length)(r.spec)]
+        )
         for length, _ in growth.SIZES["laptop"]["lengths"]
         if length < growth.LONG
     }

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pathsgd.lab.experiments.base import uses
+from pathsgd.lab.experiments.growth import at_full_length
 from pathsgd.lab.experiments.ptb_word import in_sgd_unit
 from pathsgd.lab.flags import command_of
 from pathsgd.lab.report.footnotes import Footnotes, notes_of
@@ -73,10 +74,13 @@ def adding_cells(length: int, printed: dict[str, str]) -> list[PaperCell]:
         ("LSTM", "Adam", "adding", uses("lstm", "adam"), _TOO_SLOW),
         ("np-RNN", "RMSprop", "adding", uses("np_rnn", "rmsprop"), _WAITS),
     ]
-    return [
+    cells = [
         PaperCell(system, printed[system], method, folder, _from_the_papers_start(length, wanted), reason, 100.0)
         for system, method, folder, wanted, reason in rows
     ]
+    larger = "by another method and from a larger start: PathAdam"
+    cells.insert(3, PaperCell("RNN-Path", printed["RNN-Path"], larger, "growth", at_full_length(length), factor=100.0))
+    return cells
 
 
 def smnist_cells() -> list[PaperCell]:

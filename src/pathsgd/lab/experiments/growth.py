@@ -189,10 +189,9 @@ def limits_table(records: Sequence[Record]) -> TableData:
 AT_LENGTH: dict[str, Any] = {**BOUND, "others_range": 0.3, "unbalanced": 1.0}
 
 
-def at_full_length(records: Sequence[Record], length: int) -> list[Record]:
-    """PathAdam's runs at a length, at any rate."""
-    wanted = _has(METHOD, **AT_LENGTH, length=length)
-    return [record for record in records if wanted(record.spec)]
+def at_full_length(length: int) -> Wanted:
+    """Whether a run is PathAdam's at a length, at any rate."""
+    return _has(METHOD, **AT_LENGTH, length=length)
 
 
 def lengths_table(records: Sequence[Record], *, paper_start: bool = True) -> TableData:

@@ -8,12 +8,10 @@ and it is an error only if a measured output depends on it.
 
 from __future__ import annotations
 
-import inspect
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -23,7 +21,9 @@ from torch.overrides import _get_current_function_mode_stack, resolve_name
 
 from pathsgd.errors import UnsupportedOperation
 from pathsgd.recording import spelling
+from pathsgd.recording.calls import NoRule, check_call, results_of
 from pathsgd.recording.inputs import is_sparse
+from pathsgd.recording.lost import lost_results
 from pathsgd.recording.origins import LEAVING, PLAIN, RANDOM, SHAPED_BY_VALUES, Origin, Origins, joined
 from pathsgd.recording.path_tensor import Lost, PathTensor, Watcher, known_values, share_memory, without_data
 from pathsgd.recording.seen import Seen, key_of
@@ -123,14 +123,14 @@ class Recorder(Watcher):
             return iter(self.__torch_function__(Tensor.unbind, types, args))
         for a in tensors:
             if isinstance(a, PathTensor) and isinstance(a.value, Lost):
-                return self._lose(a.value.refusal, func, name, args, kwargs)
+                return lost_results(a.value.refusal, func, name, args, kwargs)
         try:
             return self._record(func, name, tuple(args), kwargs, tensors, key)
-        except _NoRule as no_rule:
+        except NoRule as no_rule:
             if self._has_known_values(tensors):
                 return self._prepared(func, name, args, kwargs, tensors)
             refusal = UnsupportedOperation(no_rule.operation, self._where(), no_rule.advice, self._so_far())
-            return self._lose(refusal, func, name, args, kwargs)
+            return lost_results(refusal, func, name, args, kwargs)
 
     def _is_ours(self, a: Any) -> bool:
         return isinstance(a, (PathTensor, nn.Parameter)) or id(a) in self._parameters or id(a) in self._written
@@ -190,30 +190,6 @@ class Recorder(Watcher):
     def _so_far(self) -> Recording:
         return replace(self.recording, steps=list(self.recording.steps))
 
-    def _lose(self, refusal: UnsupportedOperation, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Results of the right shapes that say why they are lost; raises where Python wants their values."""
-        if name in LEAVING or name == "__setitem__":
-            raise refusal
-        device = next(a.device for a in leaves((args, kwargs)) if isinstance(a, PathTensor | nn.Parameter))
-
-        def lost(r: Any) -> Any:
-            return PathTensor(Lost(Kind.ACTIVATION, r.shape, r.dtype, refusal), device) if isinstance(r, Tensor) else r
-
-        if name == "autograd.grad":
-            inputs = kwargs.get("inputs", args[1] if len(args) > 1 else ())
-            return tuple(map(lost, [inputs] if isinstance(inputs, Tensor) else inputs))
-        try:
-            with torch._C.DisableTorchFunction():
-                result = func(*map_leaves(lambda a: _meta(a), args), **map_leaves(lambda a: _meta(a), kwargs))
-        except Exception:  # whatever torch says of tensors without data: the user needs to know what is refused
-            raise refusal from None
-        if spelling.changes_its_operand(func, name, args, kwargs) and isinstance(args[0], PathTensor):
-            args[0].value = lost(args[0]).value
-            return args[0]
-        if isinstance(result, tuple) and type(result) is not tuple:
-            return type(result)(map(lost, result))
-        return map_leaves(lost, result)
-
     def _again(self, seen: Seen, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Write down a call that was checked before (seen.py)."""
         operands = [a for a in args if isinstance(a, Tensor)]
@@ -236,7 +212,7 @@ class Recorder(Watcher):
         rule = RULES.get(name)
         if rule is None:
             unknown = "rewrite it with supported operations (docs/rules.md lists them), or add a rule"
-            raise _NoRule(resolve_name(func) or name, REFUSED.get(name, unknown))
+            raise NoRule(resolve_name(func) or name, REFUSED.get(name, unknown))
         if kwargs.get("out") is not None:
             self._refuse(name, "out= writes where paths cannot follow; use the result")
         same = self._same_as(name, args, kwargs)
@@ -248,12 +224,12 @@ class Recorder(Watcher):
         values, named = map_leaves(lambda a: self.value_of(a), settled)
         try:
             values = rule.rewrite(*values)
-            _check_call(rule, len(values), tuple(named))
+            check_call(rule, len(values), tuple(named))
             rule.check(*values, **named)
             rule.check_products(*values, **named)
         except Refusal as refusal:
-            raise _NoRule(name, str(refusal)) from None
-        results, single, pack = _shapes(func, rule, values, named)
+            raise NoRule(name, str(refusal)) from None
+        results, single, pack = results_of(func, rule, values, named)
         kind = rule.result_kind(v.kind for v in values_in((values, named)))
         outputs = tuple(Value(kind, r.shape, r.dtype) if r.is_floating_point() else None for r in results)
         self.recording.steps.append(Step(name, rule, values, named, outputs, self._where()))
@@ -364,7 +340,7 @@ class Recorder(Watcher):
             if len(factors) < 2 or not known:
                 continue
             if len(known) == sum(map(len, factors)):
-                raise _NoRule(rule.name, "it multiplies inputs with inputs and weights; do it in two steps")
+                raise NoRule(rule.name, "it multiplies inputs with inputs and weights; do it in two steps")
             for value in known:
                 self._use(tensors[value].origin)
                 constants.add(id(tensors[value]))
@@ -418,46 +394,3 @@ _PRODUCTS = frozenset({"mm", "matmul", "_sparse_mm", "sparse.mm"})
 
 def _initialised(name: str, result: Any) -> Any:
     return result.zero_() if name in spelling.UNINITIALISED else result
-
-
-class _NoRule(Exception):
-    """No rule covers this operation, or not as it is called."""
-
-    def __init__(self, operation: str, advice: str) -> None:
-        super().__init__(operation)
-        self.operation, self.advice = operation, advice
-
-
-def _meta(a: Any) -> Any:
-    return torch.empty(a.shape, dtype=a.dtype, device="meta") if isinstance(a, Tensor) else a
-
-
-@lru_cache(maxsize=4096)
-def _check_call(rule: Rule, count: int, names: tuple[str, ...]) -> None:
-    """Refuse a call that the rule's `squared` could not take, here where the operation can still be named."""
-    try:
-        inspect.signature(rule.squared).bind(None, *[None] * count, **dict.fromkeys(names))
-    except TypeError as error:
-        raise Refusal(
-            f"its rule does not know this form of call ({error}); pass the usual arguments by position"
-        ) from None
-
-
-def _shapes(func: Any, rule: Rule, args: Any, kwargs: Any) -> tuple[list[Tensor], bool, Callable[[Any], Any]]:
-    """Tensors without data of the results' shapes and dtypes, whether there is just one, and what torch puts them in.
-
-    torch.max and its like return tuples with names.
-    """
-
-    def empty(a: Any) -> Any:
-        if isinstance(a, Value):
-            return torch.empty(a.shape, dtype=a.dtype, device="meta")
-        if not isinstance(a, Tensor):
-            return a
-        return a.to("meta") if a.is_floating_point() else a.cpu()  # what integers hold may decide the shape
-
-    with torch._C.DisableTorchFunction():
-        result = rule.shape(func, *map_leaves(empty, (args, kwargs)))
-    if isinstance(result, Tensor):
-        return [result], True, tuple
-    return list(result), False, type(result) if type(result).__module__ == "torch.return_types" else tuple

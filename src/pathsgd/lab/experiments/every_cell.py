@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pathsgd.lab.experiments.base import uses
 from pathsgd.lab.experiments.growth import at_full_length
+from pathsgd.lab.experiments.paper_rule import best_clip
 from pathsgd.lab.experiments.ptb_word import in_sgd_unit
 from pathsgd.lab.flags import command_of
 from pathsgd.lab.report.footnotes import Footnotes, notes_of
@@ -64,10 +65,16 @@ def _from_the_papers_start(length: int, wanted: Wanted) -> Wanted:
     return chosen
 
 
+def _sgd(clip: float) -> Wanted:
+    """IRNN with SGD and one bound on the gradient."""
+    return lambda spec: uses("irnn", "sgd")(spec) and spec.optimiser.clip == clip  # type: ignore[attr-defined]
+
+
 def adding_cells(length: int, printed: dict[str, str]) -> list[PaperCell]:
     """The column of one length."""
     rows = [
-        ("IRNN", "SGD, gradient ≤ 1", "paper-rule", uses("irnn", "sgd"), _HOURS),
+        ("IRNN", "SGD, gradient ≤ 1", "paper-rule", _sgd(clip=1.0), _HOURS),
+        ("IRNN", "SGD, steps as long as the rule's", "paper-rule", _sgd(clip=best_clip(length)), _HOURS),
         ("RNN-Path", "the paper's rule", "paper-rule", uses("rnn_path", "path-sgd-paper"), _HOURS),
         ("RNN-Path", "by another method: PathAdam", "adding", uses("rnn_path", "path-adam"), _WAITS),
         ("uRNN", "RMSprop", "adding", uses("urnn", "rmsprop"), _TOO_SLOW),
@@ -79,7 +86,7 @@ def adding_cells(length: int, printed: dict[str, str]) -> list[PaperCell]:
         for system, method, folder, wanted, reason in rows
     ]
     larger = "by another method and from a larger start: PathAdam"
-    cells.insert(3, PaperCell("RNN-Path", printed["RNN-Path"], larger, "growth", at_full_length(length), factor=100.0))
+    cells.insert(4, PaperCell("RNN-Path", printed["RNN-Path"], larger, "growth", at_full_length(length), factor=100.0))
     return cells
 
 

@@ -22,10 +22,11 @@ Row = Callable[[float], Entry]
 
 
 def default_rate_table(results: Path) -> TableData:
-    """PathAdam at three rates wherever it has been run at them."""
+    """PathAdam at three rates, where it has been run at one of them at least."""
     rows = {**compared(_records(results, "compare")), **at_length(_records(results, "ingredients"))}
     rows |= full_length(_records(results, "growth"))
-    lines = tuple((Entry(words), *(row(rate) for rate in RATES)) for words, row in rows.items())
+    entries = {words: [row(rate) for rate in RATES] for words, row in rows.items()}
+    lines = tuple((Entry(words), *line) for words, line in entries.items() if set(line) != {NOTHING})
     caption = "Spikes: runs that diverge, or have an evaluation after the first above twice chance."
     return TableData("PathAdam by learning rate", ("", *(f"{rate:g}" for rate in RATES)), lines, caption)
 

@@ -47,7 +47,7 @@ EQUAL: dict[str, dict[str, Any]] = {
 }
 """The paper's three curves on a par: one unit, one bound on the length of the direction, one grid of rates, as many
 steps and seeds."""
-EQUAL_RATES = (30.0, 10.0, 3.0, 1.0, 0.3)
+EQUAL_RATES = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
 SIZES: dict[Scale, dict[str, Any]] = {
     "paper": {"grid": {"epochs": 2.0}, "final": {"epochs": 40.0}, "seeds": 3, "eval_every": 1452},
     "laptop": {"grid": {"epochs": 0.25}, "final": {"epochs": 1.0}, "seeds": 3, "eval_every": 363},

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 HARNESS := .venv-harness
 ZOO := .venv-zoo
-NATIVE := $(wildcard src/pathsgd/_native/src/*.cpp src/pathsgd/_native/src/*.h src/pathsgd/_native/src/simd/*.h)
+NATIVE := $(wildcard src/pathsgd/kernels/src/*.cpp src/pathsgd/kernels/src/*.h src/pathsgd/kernels/src/simd/*.h)
 
 # Bytecode is made of the modules that are imported, when they are, the large ones at the end of the set-up; to make it
 # of everything that is installed takes five times as long.
@@ -74,7 +74,7 @@ nightly: harness test-arm test-wheel test-oldest test-newest setup
 # The kernel on ARM: cross-compiled, its own tests run by an emulator (Debian: g++-aarch64-linux-gnu, qemu-user).
 test-arm:
 	mkdir -p build
-	aarch64-linux-gnu-g++ -std=c++17 -O1 -ffp-contract=fast -static -Isrc/pathsgd/_native/src tests/native/harness.cpp \
+	aarch64-linux-gnu-g++ -std=c++17 -O1 -ffp-contract=fast -static -Isrc/pathsgd/kernels/src tests/kernels/harness.cpp \
 	  $(filter-out %/threads.cpp,$(filter %.cpp,$(NATIVE))) -o build/harness-arm
 	qemu-aarch64 build/harness-arm | tee build/harness-arm.txt
 	grep -qx '0 failures' build/harness-arm.txt
@@ -135,4 +135,4 @@ lock: setup
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements.lock
 
 clean:
-	rm -rf $(VENV) $(HARNESS) build src/*.egg-info src/pathsgd/_native/*.so
+	rm -rf $(VENV) $(HARNESS) build src/*.egg-info src/pathsgd/kernels/*.so

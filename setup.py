@@ -14,7 +14,7 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-FOLDER = Path("src/pathsgd/_native/src")
+FOLDER = Path("src/pathsgd/kernels/src")
 THREADS = str(FOLDER / "threads.cpp")
 KERNEL = sorted(str(path) for path in FOLDER.glob("*.cpp") if path.name != "threads.cpp")
 HEADERS = sorted(str(path) for path in FOLDER.rglob("*.h"))
@@ -29,7 +29,7 @@ PROCESSORS = {  # what takes the compiler longest comes first: they are built si
 
 def library(name: str, sources: list[str], flags: list[str]) -> Extension:
     return Extension(
-        f"pathsgd._native.{name}",
+        f"pathsgd.kernels.{name}",
         sources,
         depends=HEADERS,
         extra_compile_args=FLAGS + flags,

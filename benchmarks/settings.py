@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import pathsgd
 from pathsgd.metric.geometry import Geometry
-from pathsgd.quantities.kappa import Terms
+from pathsgd.paths.kappa import Terms
 
 BURST = 0.03
 """Seconds that a method runs before it is another one's turn."""

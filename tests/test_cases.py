@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import pathsgd
-from pathsgd.recording.record import record
+from pathsgd.network.record.record import record
+from pathsgd.network.rules import RULES
 from pathsgd.reference import pack, unpack
-from pathsgd.rules import RULES
 from support import oracles
 from support.cases import CASES, Case
 

@@ -17,8 +17,8 @@ import pathsgd
 from pathsgd.lab.cli import COMMANDS, main
 from pathsgd.lab.systems import SYSTEMS
 from pathsgd.lab.tasks import TASKS
-from pathsgd.rules import RULES
-from pathsgd.rules.__main__ import covered, refused
+from pathsgd.network.rules import RULES
+from pathsgd.network.rules.__main__ import covered, refused
 from support.casework import between
 from support.fuzz import table
 
@@ -28,7 +28,9 @@ PLACES = ("src/pathsgd", ".", "src/pathsgd/rules", "src/pathsgd/lab/tasks", "src
 
 def test_the_tables_of_rules_are_up_to_date() -> None:
     page = (DOCS / "rules.md").read_text()
-    assert covered() in page and refused() in page, "put the output of `python -m pathsgd.rules` into docs/rules.md"
+    assert covered() in page and refused() in page, (
+        "put `python -m pathsgd.network.rules` into docs/rules.md"
+    )
 
 
 def test_the_page_has_the_counts_of_the_last_fuzz() -> None:

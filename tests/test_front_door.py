@@ -13,7 +13,7 @@ import torch
 import pathsgd
 from pathsgd.lab.experiments.pages import page_tables
 from pathsgd.lab.report.markdown import filled, tables_in
-from pathsgd.rules import RULES
+from pathsgd.network.rules import RULES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -8,12 +8,12 @@ from pathsgd.invariance import check_invariance
 from pathsgd.metric.choice import Metric
 from pathsgd.metric.gradients import path_normalize_grad_
 from pathsgd.optim import PathAdam, PathSGD
-from pathsgd.quantities.explain import explain
-from pathsgd.quantities.gamma import gamma_sq, log_gamma_sq, path_norm
-from pathsgd.quantities.growth import growth_rate
-from pathsgd.quantities.kappa import kappa
-from pathsgd.quantities.rescaling import balance, node_spaces, random_rescaling, rescale_nodes
-from pathsgd.quantities.share import path_share
+from pathsgd.paths.explain import explain
+from pathsgd.paths.gamma import gamma_sq, log_gamma_sq, path_norm
+from pathsgd.paths.growth import growth_rate
+from pathsgd.paths.kappa import kappa
+from pathsgd.paths.rescaling import balance, node_spaces, random_rescaling, rescale_nodes
+from pathsgd.paths.share import path_share
 
 __version__ = version("pathsgd")
 

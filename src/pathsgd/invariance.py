@@ -17,18 +17,18 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.overrides import TorchFunctionMode
 
+from pathsgd.distributed.sharded import refuse_sharded
+from pathsgd.network.node_spaces import NodeSpaces
+from pathsgd.network.nodes import spaces_of
+from pathsgd.network.record.inputs import Call, call_of, is_sparse, map_tensors, numbered_tensors
+from pathsgd.network.record.outputs import Output, choose, watched
+from pathsgd.network.record.record import record
+from pathsgd.network.record.recorder import is_recording
+from pathsgd.network.record.validation import check_model
+from pathsgd.network.squared import Evaluation
 from pathsgd.optim.base import PathOptimizer
-from pathsgd.passes.node_spaces import NodeSpaces
-from pathsgd.passes.nodes import spaces_of
-from pathsgd.passes.squared import Evaluation
-from pathsgd.quantities.kappa import Kappa
-from pathsgd.quantities.rescaling import apply, random_alpha
-from pathsgd.recording.inputs import Call, call_of, is_sparse, map_tensors, numbered_tensors
-from pathsgd.recording.outputs import Output, choose, watched
-from pathsgd.recording.record import record
-from pathsgd.recording.recorder import is_recording
-from pathsgd.recording.sharded import refuse_sharded
-from pathsgd.recording.validation import check_model
+from pathsgd.paths.kappa import Kappa
+from pathsgd.paths.rescaling import apply, random_alpha
 
 MakeOptimizer = Callable[[nn.Module], Optimizer] | type[Optimizer]
 TOLERANCE = 1e-6

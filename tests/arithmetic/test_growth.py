@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pathsgd._native.fallback.follow_directions import iterate
 from pathsgd.arithmetic import growth
 from pathsgd.arithmetic.growth import Directions, Map
+from pathsgd.kernels.fallback.follow_directions import iterate
 from support.device import DEVICE, counting
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pathsgd.arithmetic import scaled
 from pathsgd.arithmetic.scaled import Scaled
-from pathsgd.rules.base import contraction
+from pathsgd.network.rules.base import contraction
 
 DOUBLE = torch.float64
 SHAPE = (2, 3)

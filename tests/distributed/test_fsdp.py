@@ -14,8 +14,8 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import pathsgd
 from pathsgd import PathAdam, PathSGD, random_rescaling
+from pathsgd.distributed.sharded import whole_parameters
 from pathsgd.optim import base, bound_growth_, scale_free, wrap
-from pathsgd.recording.sharded import whole_parameters
 from support.parallel import MODELS, OPTIMIZERS, assert_ranks_agree, batch_of, make, share
 from support.processes import in_processes
 

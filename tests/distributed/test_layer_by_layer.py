@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from pathsgd import PathAdam, PathSGD
+from pathsgd.distributed.sharded import whole_parameters
 from pathsgd.metric import geometry
-from pathsgd.recording.sharded import whole_parameters
 from support.memory import LAYERS, peaks_of, shard
 from support.parallel import assert_ranks_agree
 from support.processes import in_processes
@@ -139,7 +139,7 @@ def test_copies_and_parts_at_once() -> None:
 
 
 def test_single_precision() -> None:
-    """Matrices that one row is given to are not squared there (arithmetic/unsquared.py)."""
+    """Matrices that one row is given to are not squared there (network/unsquared.py)."""
     (alone,) = in_processes(1, train, "layers", "absolute", False, torch.float32)
     results = in_processes(2, train, "layers", "absolute", True, torch.float32)
     assert_ranks_agree(results)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import pathsgd
-from pathsgd import _native
-from pathsgd._native import Outer, dense
+from pathsgd import kernels
+from pathsgd.kernels import Outer, dense
 from pathsgd.metric.choice import PAPER, Metric
 from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.whitening import whitenings
@@ -45,7 +45,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 }
 
 
-@pytest.mark.skipif(_native.load().library is None, reason="torch prepares nothing")
+@pytest.mark.skipif(kernels.load().library is None, reason="torch prepares nothing")
 @pytest.mark.parametrize("metric", [Metric(), Metric(0.3), PAPER], ids=["relative", "between", "paper"])
 @pytest.mark.parametrize("kind", MODELS)
 @given(seed=st.integers(0, 2**20))
@@ -71,7 +71,7 @@ def test_it_serves_again(kind: str, metric: Metric, seed: int) -> None:
                 p.mul_(torch.rand_like(p) + 0.5)
 
 
-@pytest.mark.skipif(_native.load().library is None, reason="torch prepares nothing")
+@pytest.mark.skipif(kernels.load().library is None, reason="torch prepares nothing")
 def test_another_net_is_not_served() -> None:
     model, x = mlp(), torch.rand(4, 3)
     parameters = dict(model.named_parameters())
@@ -82,11 +82,11 @@ def test_another_net_is_not_served() -> None:
     assert whitenings(measured, parameters, Metric(), last=last, dtype=torch.float64).prepared is not last.prepared
 
 
-@pytest.mark.skipif(_native.load().library is None, reason="torch prepares nothing")
+@pytest.mark.skipif(kernels.load().library is None, reason="torch prepares nothing")
 def test_the_border_looks_at_every_kappa_again() -> None:
-    lines = _native.Lines(3, 4)
+    lines = kernels.Lines(3, 4)
     kappa = torch.rand(3, 4, dtype=torch.float64) + 1
-    _, call, _ = _native.whiten_and_keep([_native.Whitening(kappa, lines)], None, 1.0, torch.float32)
+    _, call, _ = kernels.whiten_and_keep([kernels.Whitening(kappa, lines)], None, 1.0, torch.float32)
     assert call is not None
     sides = torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
     assert call.serves([kappa + 1], None)
@@ -113,5 +113,5 @@ def test_an_optimiser_works_on_the_same_tensors_at_every_step() -> None:
             model(x).square().mean().backward()
             optimizer.step()
             now = {n: optimizer.state[p]["whitening"] for n, p in model.named_parameters()}
-            assert k < 2 or _native.load().library is None or all(now[n] is kept[n] for n in now)
+            assert k < 2 or kernels.load().library is None or all(now[n] is kept[n] for n in now)
             kept = now

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import pathsgd
 from pathsgd import Metric
-from pathsgd._native import dense
+from pathsgd.kernels import dense
 from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.whitening import whitenings
 
@@ -58,8 +58,8 @@ def test_the_metric_is_that_of_a_full_measurement(kind: str, dtype: torch.dtype)
 
 @pytest.mark.parametrize("by_chain", [True, False])
 def test_tied_matrices_are_never_squared(by_chain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pathsgd.closed_form import chain
-    from pathsgd.passes import squared
+    from pathsgd.network import squared
+    from pathsgd.paths import chain
 
     if not by_chain:  # the general route, as for nets that are no chain
         monkeypatch.setattr(chain, "log_gamma_sq", lambda *_: None)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pathsgd._native import loader
+from pathsgd.kernels import loader
 from support.kernels import BACKENDS, NATIVE
 
 

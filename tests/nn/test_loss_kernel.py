@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import grad, vmap
 
-from pathsgd._native.operations import cross_entropy
+from pathsgd.kernels import cross_entropy
 from pathsgd.nn import linear_cross_entropy
 from pathsgd.nn.loss import LinearCrossEntropy
 
@@ -179,7 +179,7 @@ def test_threads_change_nothing_but_rounding(kernel: str) -> None:
 def test_only_the_gradients_that_are_needed(needed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     original = cross_entropy.cross_entropy
-    monkeypatch.setattr("pathsgd._native.cross_entropy", lambda *a: (asked.append(a[-1]), original(*a))[1])
+    monkeypatch.setattr("pathsgd.kernels.cross_entropy", lambda *a: (asked.append(a[-1]), original(*a))[1])
     *tensors, target = problem(6, 4, 9)
     for i, tensor in enumerate(tensors):
         tensor.requires_grad_(bool(needed >> i & 1))

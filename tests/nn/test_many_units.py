@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from pathsgd._native.operations import rnn_backward
+from pathsgd.kernels import rnn_backward
 from support.rnn_comparison import TOLERANCE, assert_same, build, distance_to_a_kink, make_data, results
 
 cases = st.fixed_dictionaries(

@@ -14,11 +14,11 @@ from torch import nn
 
 import pathsgd
 from pathsgd import PathAdam, PathSGD
+from pathsgd.network.record.record import record
+from pathsgd.network.recurrences import recurrences
 from pathsgd.optim import bound_growth_
 from pathsgd.optim.growth import make_room
 from pathsgd.optim.step_bound import LEAST_ROOM
-from pathsgd.passes.recurrences import recurrences
-from pathsgd.recording.record import record
 from support.loops import LOOPS, Layers, Loop, Stack
 
 LENGTH = 12

@@ -128,7 +128,7 @@ def test_an_unchanged_net_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> N
             self.calls = self.calls + 1
             return super().forward(x)
 
-    from pathsgd.recording.recorder import Recorder
+    from pathsgd.network.record.recorder import Recorder
 
     made: list[int] = []
     plain = Recorder.__init__

@@ -109,7 +109,7 @@ class Labelled(nn.Module):
 
 def test_words_and_labels_are_not_structure(monkeypatch: pytest.MonkeyPatch) -> None:
     """They change with every batch; the net does not, and is recorded once."""
-    from pathsgd.recording.recorder import Recorder
+    from pathsgd.network.record.recorder import Recorder
 
     made: list[int] = []
     plain = Recorder.__init__

@@ -1,4 +1,4 @@
-"""The kernels compiled together with a program that compares them with plain loops (tests/native/harness.cpp)."""
+"""The kernels compiled together with a program that compares them with plain loops (tests/kernels/harness.cpp)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pathsgd
 
 COMPILER = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("c++")
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-_PROGRAM = Path(__file__).parents[1] / "native" / "harness.cpp"
+_PROGRAM = Path(__file__).parents[1] / "kernels" / "harness.cpp"
 
 
 def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
@@ -21,7 +21,7 @@ def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[
 def build_harness(folder: Path, vector_bytes: int, flags: list[str]) -> Path:
     """The program, for vectors of this many bytes: the compiler makes them of shorter ones where it must."""
     assert COMPILER is not None
-    sources = Path(pathsgd.__file__).parent / "_native" / "src"
+    sources = Path(pathsgd.__file__).parent / "kernels" / "src"
     kernel = sorted(path for path in sources.glob("*.cpp") if path.name != "threads.cpp")
     width = f"-DPATHSGD_VECTOR_BYTES={vector_bytes}"
     common = ["-std=c++17", "-O0", "-ffp-contract=fast", "-Wno-psabi", width, f"-I{sources}"]

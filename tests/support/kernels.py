@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathsgd._native import loader
+from pathsgd.kernels import loader
 
 
 def _available() -> dict[str, loader.Loaded]:

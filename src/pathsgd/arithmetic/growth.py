@@ -40,8 +40,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pathsgd._native import correct_direction, follow_directions
-from pathsgd._native.fallback.follow_directions import ITERATIONS, RIPE, Directions, Map, positive
+from pathsgd.kernels import correct_direction, follow_directions
+from pathsgd.kernels.fallback.follow_directions import ITERATIONS, RIPE, Directions, Map, positive
 
 __all__ = ["Directions", "Map", "bound_", "ripe_directions", "scale_of", "settle_", "strongest", "upper_bound"]
 

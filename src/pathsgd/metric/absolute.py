@@ -20,12 +20,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathsgd import _native
-from pathsgd._native import Outer
-from pathsgd.arithmetic.spread import whole
+from pathsgd import kernels
+from pathsgd.distributed.spread import whole
+from pathsgd.kernels import Outer
 from pathsgd.metric.geometry import Measure
 from pathsgd.metric.whitening import WhiteningOf, Whitenings
-from pathsgd.rules.base import FIXED
+from pathsgd.network.rules.base import FIXED
 
 Layer = bytes
 """A layer of units, by the numbers of its nodes."""
@@ -133,7 +133,7 @@ def mean_log(values: WhiteningOf) -> float:
     """-inf where a value is zero."""
     if isinstance(values, Outer):
         return mean_log(values.rows) + mean_log(values.columns)
-    return _native.mean_log(whole(values))
+    return kernels.mean_log(whole(values))
 
 
 def _way(measured: Measure, name: str) -> tuple[Layer, Layer]:

@@ -17,8 +17,8 @@ from collections.abc import Container, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from pathsgd._native import Outer
-from pathsgd.arithmetic.spread import whole
+from pathsgd.distributed.spread import whole
+from pathsgd.kernels import Outer
 from pathsgd.metric.geometry import Measure
 
 _ROWS = 64

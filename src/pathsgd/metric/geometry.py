@@ -14,27 +14,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathsgd._native import Outer, dense
-from pathsgd.arithmetic.gathered import Gathered
 from pathsgd.arithmetic.scaled import are_in_range, postponed, read
-from pathsgd.arithmetic.spread import is_sharded
-from pathsgd.closed_form import chain, on_device, stack
-from pathsgd.closed_form import kappa as closed_form
-from pathsgd.closed_form.kappa import PlainKappa
-from pathsgd.closed_form.match import PlainNet, StackNet
-from pathsgd.closed_form.stack import StackKappa
+from pathsgd.distributed.gathered import Gathered
+from pathsgd.distributed.sharded import gathered
+from pathsgd.distributed.spread import is_sharded
+from pathsgd.kernels import Outer, dense
 from pathsgd.metric.structures import Structure, Structures
-from pathsgd.passes.framing import Framing
-from pathsgd.passes.frozen import Frozen
-from pathsgd.passes.node_spaces import NodeSpaces
-from pathsgd.passes.places import Place
-from pathsgd.passes.recurrences import Recurrence
-from pathsgd.quantities.kappa import Kappa, Terms
-from pathsgd.recording.dice import Dice
-from pathsgd.recording.inputs import Call, call_of
-from pathsgd.recording.record import Output
-from pathsgd.recording.sharded import gathered
-from pathsgd.tape import Recording
+from pathsgd.network.framing import Framing
+from pathsgd.network.frozen import Frozen
+from pathsgd.network.node_spaces import NodeSpaces
+from pathsgd.network.places import Place
+from pathsgd.network.record.dice import Dice
+from pathsgd.network.record.inputs import Call, call_of
+from pathsgd.network.record.record import Output
+from pathsgd.network.recurrences import Recurrence
+from pathsgd.network.tape import Recording
+from pathsgd.paths import chain
+from pathsgd.paths import recurrent as closed_form
+from pathsgd.paths import recurrent_on_device as on_device
+from pathsgd.paths import recurrent_stack as stack
+from pathsgd.paths.kappa import Kappa, Terms
+from pathsgd.paths.match import PlainNet, StackNet
+from pathsgd.paths.recurrent import PlainKappa
+from pathsgd.paths.recurrent_stack import StackKappa
 
 _ONE = torch.ones((), dtype=torch.float64)
 
@@ -48,7 +50,7 @@ class Measure:
     log_gamma_sq: log gamma^2, -inf where no path reaches the output
     flow: path flow per unit where it is already known, by the name of one parameter that enters those units
     repeats: how often paths use each parameter that they use more than once
-    ahead: of parameters that enter units at places of their own (passes/places.py), the derivative in what enters
+    ahead: of parameters that enter units at places of their own (network/places.py), the derivative in what enters
         each node there, (free nodes + 1,), in a common unit
     """
 
@@ -97,7 +99,7 @@ def measure(
 
     frozen: what need not be looked at again; only the kappa that is needed is measured then.
     bare: parameters whose kappa1 may come as an outer product or in float32.
-    framing: the steps that may work on small images (passes/framing.py), unless something is frozen.
+    framing: the steps that may work on small images (network/framing.py), unless something is frozen.
     wanted: parameters whose kappa is; None for all. A one stands for that of others which paths use.
     """
     if terms == "first" and _device(parameters).type != "cpu":

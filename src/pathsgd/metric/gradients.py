@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pathsgd.distributed.sharded import refuse_sharded
 from pathsgd.metric.bounds import Clip, DualNorm, Length, Scale, bound_of, check_scale, length, sgd_constant
 from pathsgd.metric.choice import Metric, MetricChoice, PaperMetric, chosen
 from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.whitening import inverse_metric
-from pathsgd.quantities.kappa import Terms
-from pathsgd.recording.record import Output
-from pathsgd.recording.sharded import refuse_sharded
-from pathsgd.recording.validation import check_model
+from pathsgd.network.record.record import Output
+from pathsgd.network.record.validation import check_model
+from pathsgd.paths.kappa import Terms
 
 
 def path_normalize_grad_(

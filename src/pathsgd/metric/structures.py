@@ -14,21 +14,21 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pathsgd.closed_form.chain import Link, chain
-from pathsgd.closed_form.match import PlainNet, StackNet, match
-from pathsgd.passes.framing import Framing
-from pathsgd.passes.frozen import Frozen
-from pathsgd.passes.node_spaces import NodeSpaces
-from pathsgd.passes.nodes import spaces_of
-from pathsgd.passes.recurrences import Recurrence, recurrences
-from pathsgd.passes.rolled import rolled
-from pathsgd.passes.sharing import repeats_along_paths
-from pathsgd.passes.squared import in_rows, used_once
-from pathsgd.recording.alike import alike
-from pathsgd.recording.dice import Dice
-from pathsgd.recording.inputs import Call, is_sparse, numbered_tensors, objects_in
-from pathsgd.recording.record import Output, record
-from pathsgd.tape import Recording
+from pathsgd.network.framing import Framing
+from pathsgd.network.frozen import Frozen
+from pathsgd.network.node_spaces import NodeSpaces
+from pathsgd.network.nodes import spaces_of
+from pathsgd.network.record.alike import alike
+from pathsgd.network.record.dice import Dice
+from pathsgd.network.record.inputs import Call, is_sparse, numbered_tensors, objects_in
+from pathsgd.network.record.record import Output, record
+from pathsgd.network.recurrences import Recurrence, recurrences
+from pathsgd.network.rolled import rolled
+from pathsgd.network.sharing import repeats_along_paths
+from pathsgd.network.squared import in_rows, used_once
+from pathsgd.network.tape import Recording
+from pathsgd.paths.chain import Link, chain
+from pathsgd.paths.match import PlainNet, StackNet, match
 
 _REMEMBERED = 64
 """Recordings are small; this many of them (for sequence lengths, say) are kept."""

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathsgd import _native
-from pathsgd._native import Outer, Whiten, Whitening, compute_dtype, dense
-from pathsgd.arithmetic.spread import is_sharded, parted, whole
+from pathsgd import kernels
+from pathsgd.distributed.spread import is_sharded, parted, whole
+from pathsgd.kernels import Outer, Whiten, Whitening, compute_dtype, dense
 from pathsgd.metric.biases import held_back
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Measure
-from pathsgd.passes.node_spaces import NodeSpaces
+from pathsgd.network.node_spaces import NodeSpaces
 
 LEAST_FLOW = 1e-1
 """Lower bound on path flow, in shares of what a unit of its layer has on average.
@@ -159,7 +159,7 @@ class _Sides:
             return None
         flow = path_flow(measured, parameters)
         shares = {name: _share(there, measured) for name, there in flow_at_places(measured, parameters).items()}
-        return cls(*_native.flow_sides(flow, _least(measured, flow.device), rho / 4), shares)
+        return cls(*kernels.flow_sides(flow, _least(measured, flow.device), rho / 4), shares)
 
     def for_all(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """What each node says to edges that enter it, and to those that leave it."""
@@ -296,7 +296,7 @@ def _whiten(
         wanted = [_wanted(measured, name, parameters[name].shape, device, last.get(name), sides) for name in names]
         here = None if sides is None else sides.for_all(device)
         sizes = [log_sizes.get(name) for name in names]
-        roots, call, sized = _native.whiten_and_keep(wanted, here, scale, to_dtype, sizes)
+        roots, call, sized = kernels.whiten_and_keep(wanted, here, scale, to_dtype, sizes)
         for name, root in zip(names, roots):
             made = _as_parameter(root, parameters[name].shape, last.get(name))
             is_full = isinstance(made, Tensor) and made.shape == parameters[name].shape

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsgd import _native
-from pathsgd._native import Layout, Needs
+from pathsgd import kernels
+from pathsgd.kernels import Layout, Needs
 from pathsgd.nn.unrolled import unrolled_layer
 
 
@@ -36,7 +36,7 @@ class ReluLayer(torch.autograd.Function):
         last = x.new_empty(len(directions), layout.batch, hidden)
         x_dense, h0_dense = _dense([x, h0])
         for d, own_weights in enumerate(directions):
-            _native.rnn_forward(x_dense, h0_dense, _dense(own_weights), layout, d, states, last)
+            kernels.rnn_forward(x_dense, h0_dense, _dense(own_weights), layout, d, states, last)
         ctx.save_for_backward(x, h0, states, *weights)
         ctx.set_materialize_grads(False)
         ctx.layout, ctx.biased = layout, biased
@@ -55,7 +55,7 @@ class ReluLayer(torch.autograd.Function):
         for d, own_weights in enumerate(_by_direction(weights, ctx.biased)):
             needs_w_in, needs_w_rec, *needs_biases = _by_direction(needs_weights, ctx.biased)[d]
             needs = Needs(needs_x, needs_h0, needs_w_in, needs_w_rec, any(needs_biases))
-            own: Any = _native.rnn_backward(d_states, d_last, x, h0, states, own_weights, ctx.layout, d, needs)
+            own: Any = kernels.rnn_backward(d_states, d_last, x, h0, states, own_weights, ctx.layout, d, needs)
             d_x.append(own.x)
             d_h0.append(own.h0)
             d_weights += [own.w_in, own.w_rec]

@@ -13,10 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pathsgd.arithmetic.spread import is_sharded
+from pathsgd.distributed.sharded import reshard
+from pathsgd.distributed.spread import is_sharded
 from pathsgd.metric.bounds import DualNorm, bound_of
 from pathsgd.metric.choice import MetricChoice, PaperMetric, chosen
 from pathsgd.metric.geometry import Measure
+from pathsgd.network.record.record import Output
+from pathsgd.network.record.unwrap import original
 from pathsgd.optim import growth as growth_bound
 from pathsgd.optim import on_device
 from pathsgd.optim.last_inputs import LastInputs
@@ -26,10 +29,7 @@ from pathsgd.optim.on_device import Skips
 from pathsgd.optim.parts import Part, Parts
 from pathsgd.optim.refresh import Refresh
 from pathsgd.optim.step_bound import StepLimit
-from pathsgd.quantities.kappa import Terms
-from pathsgd.recording.record import Output
-from pathsgd.recording.sharded import reshard
-from pathsgd.recording.unwrap import original
+from pathsgd.paths.kappa import Terms
 
 Bound = float | Literal["auto"] | None
 """A bound, None for no bound, "auto" for the default of the metric."""
@@ -127,7 +127,7 @@ class PathOptimizer(Optimizer):
 
     @property
     def state_powers(self) -> dict[str, int]:
-        """The power of c that each tensor of the state is multiplied by when p becomes c p (quantities/carry.py).
+        """The power of c that each tensor of the state is multiplied by when p becomes c p (paths/carry.py).
 
         Moments of whitened gradients do not change.
         """

@@ -18,18 +18,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from pathsgd._native.look import Look
 from pathsgd.arithmetic import growth
+from pathsgd.distributed.sharded import refuse_sharded
+from pathsgd.kernels.look import Look
 from pathsgd.metric.structures import shapes_of
+from pathsgd.network.record.inputs import call_of
+from pathsgd.network.record.record import Output, record
+from pathsgd.network.recurrences import Recurrence, recurrences
+from pathsgd.network.tape import Recording
 from pathsgd.optim.parts import Part
 from pathsgd.optim.step_bound import LEAST_ROOM, RELEASE
-from pathsgd.passes.recurrences import Recurrence, recurrences
-from pathsgd.quantities.growth import map_of, whitening_of
-from pathsgd.quantities.kappa import Kappa
-from pathsgd.recording.inputs import call_of
-from pathsgd.recording.record import Output, record
-from pathsgd.recording.sharded import refuse_sharded
-from pathsgd.tape import Recording
+from pathsgd.paths.growth import map_of, whitening_of
+from pathsgd.paths.kappa import Kappa
 
 LIMIT = 3.0
 """Default of uses * log(rate): a signal may grow 20 times between the first use and the last."""

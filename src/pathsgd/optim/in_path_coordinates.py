@@ -17,15 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
+from pathsgd.distributed.sharded import refuse_sharded
 from pathsgd.metric.bounds import DualNorm, bound_of
 from pathsgd.metric.choice import MetricChoice, PaperMetric, chosen
 from pathsgd.metric.gradients import clip_factor
+from pathsgd.network.record.record import Output
 from pathsgd.optim.base import CLIP, Bound, PathOptimizer
 from pathsgd.optim.parts import Part, whitening_of
 from pathsgd.optim.path_sgd import PathSGD
-from pathsgd.quantities.kappa import Terms
-from pathsgd.recording.record import Output
-from pathsgd.recording.sharded import refuse_sharded
+from pathsgd.paths.kappa import Terms
 
 PATH = "path_coordinates"
 """The entry of the state dict beside the optimiser's own."""

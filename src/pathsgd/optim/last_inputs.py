@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.structures import Structures
+from pathsgd.network.record.dice import Dice
+from pathsgd.network.record.inputs import Call, call_of, is_sparse, map_tensors, numbered_tensors
+from pathsgd.network.record.recorder import is_recording
+from pathsgd.network.record.unwrap import original, watched
+from pathsgd.network.record.validation import NO_FORWARD, has_forward
 from pathsgd.optim import ranks
-from pathsgd.recording.dice import Dice
-from pathsgd.recording.inputs import Call, call_of, is_sparse, map_tensors, numbered_tensors
-from pathsgd.recording.recorder import is_recording
-from pathsgd.recording.unwrap import original, watched
-from pathsgd.recording.validation import NO_FORWARD, has_forward
 
 
 class LastInputs:

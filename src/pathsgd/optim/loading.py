@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsgd._native import compute_dtype
-from pathsgd.arithmetic.spread import is_sharded, own_like, own_part, spread_of
+from pathsgd.distributed.spread import is_sharded, own_like, own_part, spread_of
+from pathsgd.kernels import compute_dtype
 
 SHAPED = ("whitening", "exp_avg", "exp_avg_sq", "momentum_buffer")
 """States that have the shape of their parameter."""

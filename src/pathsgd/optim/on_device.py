@@ -23,8 +23,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pathsgd._native import ADAM, GRADIENT, NESTEROV, compute_dtype
 from pathsgd.arithmetic.scaled import read
+from pathsgd.kernels import ADAM, GRADIENT, NESTEROV, compute_dtype
 from pathsgd.metric.bounds import DualNorm, Length
 from pathsgd.optim.moves import Lengths, Move, Unread
 from pathsgd.optim.parts import Part, whitening_of

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from pathsgd._native import Update
-from pathsgd.arithmetic.spread import Spread, own_like, own_part, spread_of
+from pathsgd.distributed.spread import Spread, own_like, own_part, spread_of
+from pathsgd.kernels import Update
 
 
 @dataclass(eq=False)

@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from pathsgd._native import ADAM, UpdateRule
+from pathsgd.kernels import ADAM, UpdateRule
 from pathsgd.metric.bounds import DualNorm
 from pathsgd.metric.choice import MetricChoice, PaperMetric, chosen
+from pathsgd.network.record.record import Output
 from pathsgd.optim.base import Bound, PathOptimizer, rate_of
 from pathsgd.optim.moves import Move
 from pathsgd.optim.parts import Part
-from pathsgd.quantities.kappa import Terms
-from pathsgd.recording.record import Output
+from pathsgd.paths.kappa import Terms
 
 DEFAULTS, PAPER_DEFAULTS = (3e-3, (0.9, 0.99)), (1e-3, (0.9, 0.999))
 """Learning rate and betas, in path geometry and under the paper's metric."""

@@ -12,16 +12,16 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from pathsgd._native import GRADIENT, MOMENTUM, NESTEROV, UpdateRule
+from pathsgd.kernels import GRADIENT, MOMENTUM, NESTEROV, UpdateRule
 from pathsgd.metric.bounds import DualNorm, Scale, check_scale, sgd_constant
 from pathsgd.metric.choice import MetricChoice, chosen
+from pathsgd.network.record.record import Output
 from pathsgd.optim.base import Bound, PathOptimizer, rate_of
 from pathsgd.optim.clip import directions
 from pathsgd.optim.moves import Move
 from pathsgd.optim.parts import Part
 from pathsgd.optim.shards import adder
-from pathsgd.quantities.kappa import Terms
-from pathsgd.recording.record import Output
+from pathsgd.paths.kappa import Terms
 
 
 class PathSGD(PathOptimizer):

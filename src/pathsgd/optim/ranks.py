@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from pathsgd.arithmetic.spread import is_sharded
-from pathsgd.recording.dice import Dice
-from pathsgd.recording.inputs import Call, map_tensors, numbered_tensors
+from pathsgd.distributed.spread import is_sharded
+from pathsgd.network.record.dice import Dice
+from pathsgd.network.record.inputs import Call, map_tensors, numbered_tensors
 from pathsgd.torch_private import active_ddp, default_store
 
 _KEPT = 8

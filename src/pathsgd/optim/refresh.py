@@ -14,25 +14,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathsgd._native import Outer, dense
-from pathsgd.arithmetic.spread import is_sharded, own_part
+from pathsgd.distributed.sharded import gathered
+from pathsgd.distributed.spread import is_sharded, own_part
+from pathsgd.kernels import Outer, dense
 from pathsgd.metric.absolute import is_blocked, log_sizes, resized
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Geometry, Measure, measure
 from pathsgd.metric.gradients import refuse_unfit
 from pathsgd.metric.structures import Structure
 from pathsgd.metric.whitening import WhiteningOf, Whitenings, balancing_ratios, is_large, whitenings
+from pathsgd.network.node_spaces import NodeSpaces
+from pathsgd.network.record.dice import Dice
+from pathsgd.network.record.inputs import Call
+from pathsgd.network.record.record import Output
+from pathsgd.network.recurrences import Recurrence
 from pathsgd.optim.last_inputs import LastInputs
 from pathsgd.optim.loading import LARGEST_AGE
 from pathsgd.optim.parts import Part
 from pathsgd.optim.scale_free import ScaleFreeRows
-from pathsgd.passes.node_spaces import NodeSpaces
-from pathsgd.passes.recurrences import Recurrence
-from pathsgd.quantities.kappa import Terms
-from pathsgd.recording.dice import Dice
-from pathsgd.recording.inputs import Call
-from pathsgd.recording.record import Output
-from pathsgd.recording.sharded import gathered
+from pathsgd.paths.kappa import Terms
 
 Put = tuple[WhiteningOf, Tensor, Tensor | None]
 """A whitening that was measured, and its rows and columns as a state has them."""

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathsgd._native import compute_dtype, row_lengths
+from pathsgd.kernels import compute_dtype, row_lengths
+from pathsgd.network.node_spaces import NodeSpaces
 from pathsgd.optim.flat_rows import FlatRows
 from pathsgd.optim.parts import Part, whitening_of
-from pathsgd.passes.node_spaces import NodeSpaces
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from pathsgd import _native
-from pathsgd._native import GRADIENT, Update
+from pathsgd import kernels
+from pathsgd.kernels import GRADIENT, Update
 
 StepLimit = float | Literal["room"] | None
 
@@ -87,7 +87,7 @@ def _balanced_length(move: Move, update: Update, index: int) -> float:
     start, iterations = state.get("growth_direction"), 2
     if start is None:
         start, iterations = _generic_vector(step), 18  # from nowhere it takes longer to find the dominant direction
-    length, start = _native.spectral_norm(step, start, iterations)
+    length, start = kernels.spectral_norm(step, start, iterations)
     if length > 0:  # a zero vector would never turn again
         state["growth_direction"] = start
     return length

@@ -10,16 +10,16 @@ import torch
 from torch import nn
 from torch.optim import LBFGS, Optimizer
 
+from pathsgd.distributed.sharded import refuse_sharded
 from pathsgd.metric.bounds import Clip, DualNorm, Length, Scale, bound_of, check_scale
 from pathsgd.metric.choice import Metric, MetricChoice, PaperMetric
 from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.gradients import scale_gradients_, without_memory
 from pathsgd.metric.whitening import inverse_metric
+from pathsgd.network.record.record import Output
+from pathsgd.network.record.unwrap import original
 from pathsgd.optim.last_inputs import LastInputs
-from pathsgd.quantities.kappa import Terms
-from pathsgd.recording.record import Output
-from pathsgd.recording.sharded import refuse_sharded
-from pathsgd.recording.unwrap import original
+from pathsgd.paths.kappa import Terms
 
 CONSTANT = "path_constant"
 """Where the constant of `scale="sgd"` is kept."""
@@ -29,7 +29,7 @@ class Wrapped:
     """What `wrap` returns. `remove()` gives the optimiser its plain gradients back."""
 
     gradient_power: ClassVar[int] = 1
-    """A normalised gradient scales as its parameter does (quantities/carry.py)."""
+    """A normalised gradient scales as its parameter does (paths/carry.py)."""
 
     def __init__(
         self, optimizer: Optimizer, model: nn.Module, example_inputs: Any, output: Output, terms: Terms,

@@ -17,7 +17,7 @@ from pathsgd.lab.run.optimisers.g_sgd import GSGD
 from pathsgd.lab.run.optimisers.in_path import INNER, InPathOptimiser
 from pathsgd.lab.run.optimisers.standard import BoundedStepper
 from pathsgd.lab.run.trainer import Trainer
-from pathsgd.quantities.rescaling import random_rescaling
+from pathsgd.paths.rescaling import random_rescaling
 
 NAMES = (
     "momentum", "adamw", "nadam", "muon", "soap", "lion", "schedule-free", "prodigy", "g-sgd", "adam-step-bound",

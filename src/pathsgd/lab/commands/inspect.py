@@ -14,7 +14,7 @@ from pathsgd.lab import flags
 from pathsgd.lab.commands.common import make_console
 from pathsgd.lab.errors import UsageError
 from pathsgd.lab.tools.inspection import Inspection, inspect_model, load_model, own_code, parse_input
-from pathsgd.quantities.explain import explain
+from pathsgd.paths.explain import explain
 
 
 @dataclass(frozen=True)

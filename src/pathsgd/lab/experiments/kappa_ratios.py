@@ -22,7 +22,7 @@ from pathsgd.lab.sweep.results import Filed
 from pathsgd.lab.systems import RnnPathSystem
 from pathsgd.lab.systems.plain import RecurrentNet
 from pathsgd.lab.tasks import PtbWordTask
-from pathsgd.quantities.kappa import kappa
+from pathsgd.paths.kappa import kappa
 from pathsgd.reference.ratios import PAPER
 from pathsgd.reference.rnn import SquaredRNN
 

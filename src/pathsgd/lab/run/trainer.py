@@ -32,8 +32,8 @@ from pathsgd.lab.run.together import Together
 from pathsgd.lab.systems import SequenceNet
 from pathsgd.lab.tasks import State, TaskData
 from pathsgd.lab.tasks.sampling import generator_for
-from pathsgd.quantities.kappa import kappa
-from pathsgd.quantities.rescaling import random_rescaling
+from pathsgd.paths.kappa import kappa
+from pathsgd.paths.rescaling import random_rescaling
 
 CHECK_EVERY = 20
 """Steps between two looks at the losses."""

@@ -28,12 +28,12 @@ import torch
 from torch import Tensor
 
 from pathsgd.arithmetic.second_order import exact_sum
-from pathsgd.closed_form.states import sequences
 from pathsgd.lab.run.optimisers.base import GradientOptimiser, GradientStepper
 from pathsgd.lab.systems import SequenceNet, System
 from pathsgd.lab.systems.plain import RecurrentNet
 from pathsgd.lab.tasks import Batch, State, Task
 from pathsgd.metric.bounds import Scale
+from pathsgd.paths.recurrent_states import sequences
 
 Bound = Literal["direction", "gradient", "dual"]
 

@@ -1,1 +1,0 @@
-"""A plain recurrent net needs no interpreter: its quantities in closed form."""

@@ -1,0 +1,1 @@
+"""What knows of ranks and shards: parameters of which every process holds a part."""

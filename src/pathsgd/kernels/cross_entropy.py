@@ -1,0 +1,75 @@
+"""Cross-entropy of a linear layer with all its gradients."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pathsgd.kernels import abi, loader
+from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
+from pathsgd.kernels.fallback import cross_entropy as fallback
+
+CLASSES_PER_THREAD = 384
+"""The kernel shares out classes: with several threads and fewer of them than this for each, torch does better."""
+
+
+class CrossEntropyCall(ctypes.Structure):
+    _fields_ = [
+        *fields(INT, "rows inputs classes threads chunk ignore_index mean"),
+        *fields(POINTER, "h w bias target dh dw dbias"),
+        ("loss", REAL),
+    ]
+
+
+class CrossEntropy(NamedTuple):
+    """The loss, a scalar, and its gradients; None for those that were not wanted."""
+
+    loss: Tensor
+    d_rows: Tensor | None
+    d_weight: Tensor | None
+    d_bias: Tensor | None
+
+
+def can_compute_cross_entropy(classes: int) -> bool:
+    """Whether there is a kernel and it is the best choice for this many classes."""
+    threads = loader.thread_count()
+    return loader.library() is not None and (threads == 1 or classes >= CLASSES_PER_THREAD * threads)
+
+
+def cross_entropy(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    mean: bool,
+    ignore_index: int,
+    chunk: int,
+    needs: tuple[bool, bool, bool],
+) -> CrossEntropy:
+    """Sum or mean of F.cross_entropy(F.linear(rows, weight, bias), target) over the rows not ignored.
+
+    rows (R, I), weight (C, I), bias (C) or None, target (R) int64; chunk: rows of logits held at a time; needs: which
+    gradients of rows, weight and bias are wanted. A target that is no class raises an IndexError.
+    """
+    if rows.dtype not in abi.C_TYPES or not abi.accepts(rows, weight, bias, target):
+        return CrossEntropy(*fallback.cross_entropy(rows, weight, bias, target, mean, ignore_index, chunk, needs))
+    given = [None if t is None else t.detach().contiguous() for t in (rows, weight, bias)]
+    wanted = [None if t is None or not need else torch.empty_like(t) for t, need in zip(given, needs)]
+    target = target.contiguous()
+    (count, inputs), classes, dtype = rows.shape, weight.shape[0], rows.dtype
+    shapes = (count, inputs), (classes, inputs), (classes,)
+    arguments = CrossEntropyCall(
+        *(count, inputs, classes, loader.thread_count(), min(chunk, count), ignore_index, mean),
+        *(address(t, dtype, *shape) for t, shape in zip(given, shapes)),
+        address(target, torch.int64, count),
+        *(address(t, dtype, *shape) for t, shape in zip(wanted, shapes)),
+    )
+    try:
+        abi.call("cross_entropy", arguments, dtype)
+    except abi.NoSuchClassError:
+        wrong = target[(target != ignore_index) & ((target < 0) | (target >= classes))][0]
+        raise IndexError(f"Target {int(wrong)} is out of bounds.") from None  # in torch's words
+    return CrossEntropy(rows.new_tensor(arguments.loss), *wanted)

@@ -1,0 +1,49 @@
+"""One sweep through a linear recurrence with an input of its own at every step."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from pathsgd.kernels import abi
+from pathsgd.kernels.abi import INT, POINTER, address, fields
+from pathsgd.kernels.fallback import linear_sweep as fallback
+
+
+class LinearSweepCall(ctypes.Structure):
+    _fields_ = [*fields(INT, "steps rows hidden transposed backwards"), *fields(POINTER, "a u start ratios m")]
+
+
+def linear_sweep(
+    A: Tensor, u: Tensor, start: Tensor | None = None, ratios: Tensor | None = None, *, backwards: bool = False
+) -> Tensor:
+    """m_t = r_t A m_{t-1} + u_t from m_0 = start; backwards: m_t = r_t A m_{t+1} + u_t from m_{T+1} = start.
+
+    A (H, H), u and the result (T, B, H), start (B, H) or None for zero, ratios r (T,) in float64 or None for ones.
+    """
+    steps, rows, hidden = u.shape
+    if A.shape != (hidden, hidden) or (start is not None and start.shape != (rows, hidden)):
+        of_start = None if start is None else tuple(start.shape)
+        raise ValueError(f"A {tuple(A.shape)} and start {of_start} do not fit inputs of shape {tuple(u.shape)}")
+    if ratios is not None and (ratios.shape != (steps,) or ratios.dtype != torch.float64):
+        raise ValueError(f"{steps} ratios are wanted in float64, not {tuple(ratios.shape)} in {ratios.dtype}")
+    A, u = A.detach(), u.detach()
+    dtype, tensors = u.dtype, [A, u] if start is None else [A, u, start]
+    if dtype not in abi.C_TYPES or not abi.accepts(*tensors, ratios) or any(t.dtype is not dtype for t in tensors):
+        return fallback.linear_sweep(A, u, start, ratios, backwards=backwards)
+    transposed = not A.is_contiguous() and A.t().is_contiguous()
+    A, u = (A.t() if transposed else A).contiguous(), u.contiguous()
+    start, ratios = (t if t is None else t.detach().contiguous() for t in (start, ratios))
+    m = torch.empty_like(u)
+    arguments = LinearSweepCall(
+        *(steps, rows, hidden, transposed, backwards),
+        address(A, dtype, hidden, hidden),
+        address(u, dtype, steps, rows, hidden),
+        address(start, dtype, rows, hidden),
+        address(ratios, torch.float64, steps),
+        address(m, dtype, steps, rows, hidden),
+    )
+    abi.call("linear_sweep", arguments, dtype)
+    return m

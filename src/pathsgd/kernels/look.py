@@ -1,0 +1,85 @@
+"""A look at a recurrent map whose numbers stay where they are: the calls of the kernel are made once, then repeated.
+
+For a small net, what Python does to make a call takes longer than the call. `arithmetic.growth.bound_` does the same
+for any tensors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+
+import torch
+from torch import Tensor
+
+from pathsgd.kernels import abi
+from pathsgd.kernels.abi import address
+from pathsgd.kernels.correct_direction import CorrectDirectionCall
+from pathsgd.kernels.fallback.correct_direction import CONDITION
+from pathsgd.kernels.fallback.follow_directions import ITERATIONS, MEMORY, RIPE, SETTLE, Directions, Map
+from pathsgd.kernels.follow_directions import FollowDirectionsCall, coefficients
+
+_NUMBERS: dict[torch.dtype, type[ctypes.c_float] | type[ctypes.c_double]] = {
+    torch.float32: ctypes.c_float,
+    torch.float64: ctypes.c_double,
+}
+
+
+class Look:
+    """Looks at one map, and corrects its fastest direction.
+
+    It works on copies of the directions, its own (`directions`), which it writes over. `Look.at` says whether the
+    kernel may have these tensors.
+    """
+
+    def __init__(self, f: Map, directions: Directions) -> None:
+        self._dtype, self._units = f.weight.dtype, len(f.scale)
+        rays, age, mean, left = (t.clone(memory_format=torch.contiguous_format) for t in _tensors(directions))
+        self.directions = Directions(rays, age, mean, left, directions.started)
+        self._read = f.scale, *coefficients(f)  # kept, because the calls have their addresses only
+        dtype, units, count = self._dtype, self._units, len(directions.age)
+        weight = address(f.weight, dtype, units, units)
+        shared = [address(t, dtype, units) for t in self._read]
+        self._follow = FollowDirectionsCall(
+            units, count, ITERATIONS, SETTLE, RIPE, MEMORY, True, f.inside, directions.started, weight, *shared,
+            address(rays, dtype, count, units), address(age, dtype, count), address(mean, dtype, count), 0.0,
+        )  # fmt: skip
+        self._correct = CorrectDirectionCall(
+            units, ITERATIONS, f.inside, weight, *shared, address(rays, dtype, count, units),
+            address(left, dtype, units), 0.0, CONDITION,
+        )  # fmt: skip
+        self._fastest = _NUMBERS[dtype].from_address(mean.data_ptr())
+        self._rate = _NUMBERS[dtype]()
+
+    @staticmethod
+    def at(f: Map, directions: Directions) -> Look | None:
+        """A look at this map, where the kernel can have one."""
+        tensors = f.weight, f.scale, *_tensors(directions)
+        possible = f.weight.dtype in abi.C_TYPES and f.weight.is_contiguous() and abi.accepts(*tensors)
+        return Look(f, directions) if possible else None
+
+    def serves(self, weight: Tensor, rays: Tensor) -> bool:
+        """Whether the matrix still lies where it lay, and these are still the directions."""
+        return (
+            rays is self.directions.rays
+            and weight.data_ptr() == self._follow.weight
+            and weight.dtype is self._dtype
+            and len(weight) == self._units
+            and weight.is_contiguous()
+        )
+
+    def bound(self, cap: float) -> float:
+        """The largest growth rate; where it is above `cap`, the matrix is corrected in place."""
+        abi.call("follow_directions", self._follow, self._dtype)
+        self.directions.started = self._follow.started
+        self._rate.value = self._follow.rate  # rounded, as a tensor would have it: both ways agree to the last bit
+        rate: float = self._rate.value
+        if cap < rate < math.inf:
+            self._correct.share = 1 - cap / rate
+            abi.call("correct_direction", self._correct, self._dtype)
+            self._fastest.value -= math.log(rate / cap)
+        return rate
+
+
+def _tensors(directions: Directions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return directions.rays, directions.age, directions.mean, directions.left

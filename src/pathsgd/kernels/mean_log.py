@@ -1,0 +1,25 @@
+"""The mean of logarithms."""
+
+from __future__ import annotations
+
+import ctypes
+
+from torch import Tensor
+
+from pathsgd.kernels import abi, loader
+from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
+from pathsgd.kernels.fallback import mean_log as fallback
+
+
+class MeanLogCall(ctypes.Structure):
+    _fields_ = [*fields(INT, "count threads"), *fields(POINTER, "x"), *fields(REAL, "mean")]
+
+
+def mean_log(values: Tensor) -> float:
+    """The mean of the logarithms of numbers, in float64; -inf where one is zero, NaN where one is negative."""
+    values = values.detach()
+    if values.dtype not in abi.C_TYPES or not abi.accepts(values) or not values.is_contiguous():
+        return fallback.mean_log(values)
+    arguments = MeanLogCall(values.numel(), loader.thread_count(), address(values, values.dtype, *values.shape))
+    abi.call("mean_log", arguments, values.dtype)
+    return arguments.mean

@@ -1,0 +1,94 @@
+"""What kappa1 of a plain recurrent net is made of: sums over the sequences of its squared network."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pathsgd.kernels import abi, loader
+from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
+from pathsgd.kernels.fallback import plain_sums as fallback
+from pathsgd.kernels.squared_sequences import KINDS
+
+
+class PlainSumsCall(ctypes.Structure):
+    _fields_ = [
+        *fields(INT, "steps hidden inputs outputs every_step threads"),
+        *fields(POINTER, "w_in b_in b_rec w_rec w_out b_out e h delta into out flow recurrent"),
+        *fields(REAL, "decay output_rows gamma_sq growth largest least"),
+    ]
+
+
+class PlainSums(NamedTuple):
+    """Sequences h, delta (T, H) of the squared network of a plain net, s = 0 .. T-1, and their sums over gamma^2.
+
+    Everything is scaled by powers of decay = 1 / root as in `squared_sequences`, the sums and gamma^2 by
+    decay^(T-1). Where gamma^2 is zero, so are the sums.
+    """
+
+    h: Tensor
+    delta: Tensor
+    vectors: Tensor
+    """(3, H) float64: sum decay^s delta_s, into the units; sum decay^(T-1-s) h_s over steps with outputs, out of them;
+    sum h_s .* delta_s, the flow through them"""
+    recurrent: Tensor
+    """sum delta_{s+1} h_s^T * decay, (H, H)"""
+    gamma_sq: float
+    growth: float
+    """What an output collects of h in the last step over that in the step before; 0 if there is only one."""
+    largest: float
+    """Largest entry of h and delta; infinite where anything is not finite."""
+    least: float
+    """Smallest entry of vectors[:2] and, for T > 1, of `recurrent`, before the division by gamma^2."""
+
+
+def plain_sums(
+    w_in: Tensor,
+    e: Tensor | None,
+    w_rec: Tensor,
+    biases: Sequence[Tensor],
+    w_out: Tensor,
+    b_out: Tensor | None,
+    steps: int,
+    every_step: bool,
+    decay: float,
+    dtype: torch.dtype,
+) -> PlainSums:
+    """The sums, computed in `dtype`, scaled by powers of `decay`.
+
+    w_in (H, I), w_rec (H, H), w_out (O, H), biases up to two of (H,), b_out (O,) or None; e: (I,) float64, what each
+    input carries, None for ones.
+    """
+    kind, weights = w_rec.dtype, (w_in, w_rec, w_out, *biases, *([] if b_out is None else [b_out]))
+    if (
+        (kind, dtype) not in KINDS
+        or not abi.accepts(*weights, e)
+        or not all(w.dtype is kind and w.is_contiguous() for w in weights)
+    ):
+        return PlainSums(*fallback.plain_sums(w_in, e, w_rec, biases, w_out, b_out, steps, every_step, decay, dtype))
+    hidden, inputs, outputs = w_rec.shape[0], w_in.shape[1], w_out.shape[0]
+    b_in, b_rec = (*biases, None, None)[:2]
+    h, delta = torch.empty(steps, hidden, dtype=dtype), torch.empty(steps, hidden, dtype=dtype)
+    vectors = torch.empty(3, hidden, dtype=torch.float64)
+    recurrent = torch.empty(hidden, hidden, dtype=dtype)
+    last = decay ** (steps - 1)
+    arguments = PlainSumsCall(
+        *(steps, hidden, inputs, outputs, every_step, loader.thread_count()),
+        address(w_in, kind, hidden, inputs),
+        *(address(b, kind, hidden) for b in (b_in, b_rec)),
+        address(w_rec, kind, hidden, hidden),
+        address(w_out, kind, outputs, hidden),
+        address(b_out, kind, outputs),
+        address(e, torch.float64, inputs),
+        *(address(t, dtype, steps, hidden) for t in (h, delta)),
+        *(address(vectors, torch.float64, 3, hidden, offset=i * hidden) for i in range(3)),
+        address(recurrent, dtype, hidden, hidden),
+        *(decay, steps * last if every_step else last),
+    )
+    abi.call("plain_sums", arguments, kind, dtype)
+    a = arguments
+    return PlainSums(h, delta, vectors, recurrent, a.gamma_sq, a.growth, a.largest, a.least)

@@ -1,0 +1,125 @@
+"""One direction of one ReLU layer, backward: gradients of what rnn_forward.py computes, whose shapes these are."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from pathsgd.kernels import abi
+from pathsgd.kernels.abi import INT, POINTER, address, fields
+from pathsgd.kernels.fallback import rnn_backward as fallback
+from pathsgd.kernels.layout import Layout, Shape
+from pathsgd.kernels.recurrent_gradient import recurrent_gradient
+
+SMALL_INPUTS = 16
+"""Up to this many inputs, dW_in is summed in the sweep over time; beyond, one product does it better."""
+SMALL_HIDDEN = 256
+"""Up to this many units, dW_rec is summed in the sweep over time; beyond, a pass of its own does it better."""
+
+
+class RnnBackwardCall(ctypes.Structure):
+    _fields_ = [
+        ("shape", Shape),
+        *fields(POINTER, "x w_rec h0 out"),
+        ("out_stride", INT),
+        ("dout", POINTER),
+        ("dout_stride", INT),
+        *fields(POINTER, "dh_n dz dh0 dw_rec dw_in dbias"),
+    ]
+
+
+class Needs(NamedTuple):
+    """Which gradients are wanted."""
+
+    x: bool
+    h0: bool
+    w_in: bool
+    w_rec: bool
+    bias: bool
+
+
+class Gradients(NamedTuple):
+    """Gradients of one direction; None where none was wanted."""
+
+    x: Tensor | None
+    h0: Tensor | None
+    w_in: Tensor | None
+    w_rec: Tensor | None
+    bias: Tensor | None
+
+
+def rnn_backward(
+    d_states: Tensor | None,
+    d_last: Tensor | None,
+    x: Tensor,
+    h0: Tensor | None,
+    states: Tensor,
+    weights: Sequence[Tensor],
+    layout: Layout,
+    direction: int,
+    needs: Needs,
+) -> Gradients:
+    """Gradients from those of `states` and `last`, either of which may be None for zeros."""
+    w_in, w_rec = weights[:2]
+    dh0 = x.new_empty(layout.batch, w_rec.shape[0]) if needs.h0 else None
+    if x.dtype not in abi.C_TYPES or not abi.accepts(d_states, d_last, x, h0, states, *weights):
+        dz: Tensor | None = fallback.rnn_backward(d_states, d_last, states, w_rec, layout, direction, dh0)
+        swept = Gradients(None, dh0, None, None, None)
+    else:
+        dz, swept = _sweep(d_states, d_last, x, h0, states, weights, layout, direction, needs, dh0)
+    if dz is None:
+        return swept
+    _, _, dw_in, dw_rec, dbias = swept
+    if needs.bias and dbias is None:
+        dbias = dz.sum(0)
+    if needs.w_rec and dw_rec is None:
+        dw_rec = recurrent_gradient(dz, states, h0, layout, direction)
+    if needs.w_in and dw_in is None:
+        dw_in = dz.t() @ x.view(-1, x.shape[-1])
+    return Gradients((dz @ w_in).view(x.shape) if needs.x else None, dh0, dw_in, dw_rec, dbias)
+
+
+def _sweep(
+    d_states: Tensor | None,
+    d_last: Tensor | None,
+    x: Tensor,
+    h0: Tensor | None,
+    states: Tensor,
+    weights: Sequence[Tensor],
+    layout: Layout,
+    direction: int,
+    needs: Needs,
+    dh0: Tensor | None,
+) -> tuple[Tensor | None, Gradients]:
+    """The kernel's sweep. dz is kept only when a product after the sweep needs it, and None otherwise."""
+    (hidden, inputs), batch, dtype = weights[0].shape, layout.batch, x.dtype
+    rows, width = layout.rows(), states.shape[-1]
+    sums_rec = needs.w_rec and hidden <= SMALL_HIDDEN
+    sums_in = needs.w_in and inputs <= SMALL_INPUTS
+    keeps_dz = needs.x or (needs.w_in and not sums_in) or (needs.w_rec and not sums_rec)
+    dz = x.new_empty(states.shape[:-1].numel(), hidden) if keeps_dz else None
+    dw_rec = x.new_empty(hidden, hidden) if sums_rec else None
+    dw_in = x.new_empty(hidden, inputs) if sums_in else None
+    dbias = x.new_empty(hidden)
+    own = direction * batch * hidden
+    arguments = RnnBackwardCall(
+        layout.shape(hidden, inputs, direction),
+        address(x, dtype, *rows, inputs),
+        address(weights[1], dtype, hidden, hidden),
+        address(h0, dtype, width // hidden, batch, hidden, offset=own),
+        address(states, dtype, *rows, width, offset=direction * hidden),
+        width,
+        address(d_states, dtype, *rows, width, offset=direction * hidden),
+        width,
+        address(d_last, dtype, width // hidden, batch, hidden, offset=own),
+        address(dz, dtype, states.shape[:-1].numel(), hidden),
+        address(dh0, dtype, batch, hidden),
+        address(dw_rec, dtype, hidden, hidden),
+        address(dw_in, dtype, hidden, inputs),
+        address(dbias, dtype, hidden),
+    )
+    abi.call("rnn_backward", arguments, dtype)
+    return dz, Gradients(None, dh0, dw_in, dw_rec, dbias if needs.bias else None)

@@ -1,0 +1,68 @@
+"""One direction of one ReLU layer, forward.
+
+Shapes (rnn.h has the recurrence): T steps, B sequences, I inputs, H units, D = 1 or 2 directions; all are contiguous
+    x (T, B, I)   w_in (H, I)   w_rec (H, H)   b_in, b_rec (H)   states (T, B, D*H)   h0, last (D, B, H)
+and (R, ...) for (T, B, ...) where sequences are packed into R rows. A call computes one direction and touches only its
+columns of `states` and its part of `h0` and `last`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from pathsgd.kernels import abi
+from pathsgd.kernels.abi import INT, POINTER, address, fields
+from pathsgd.kernels.fallback import rnn_forward as fallback
+from pathsgd.kernels.layout import Layout, Shape, columns
+
+SMALL_INPUTS = 16
+"""Up to this many inputs, W_in x is computed in the sweep over time; beyond, one product does it better."""
+
+
+class RnnForwardCall(ctypes.Structure):
+    _fields_ = [
+        ("shape", Shape),
+        *fields(POINTER, "x w_in b_in b_rec w_rec h0 out"),
+        ("out_stride", INT),
+        ("h_n", POINTER),
+    ]
+
+
+def rnn_forward(
+    x: Tensor,
+    h0: Tensor | None,
+    weights: Sequence[Tensor],
+    layout: Layout,
+    direction: int,
+    states: Tensor,
+    last: Tensor,
+) -> None:
+    """Fill `states` with h_t = relu(W_in x_t + b_in + W_rec h_before(t) + b_rec) and `last` with the states at the end.
+
+    weights: w_in, w_rec and, if biased, b_in and b_rec; direction: 0 forwards, 1 backwards in time.
+    """
+    if x.dtype not in abi.C_TYPES or not abi.accepts(x, h0, *weights, states, last):
+        return fallback.rnn_forward(x, h0, weights, layout, direction, states, last)
+    w_in, w_rec, *biases = weights
+    (hidden, inputs), batch, dtype = w_in.shape, layout.batch, x.dtype
+    directions, rows = last.shape[0], layout.rows()
+    fused_inputs = inputs <= SMALL_INPUTS
+    if not fused_inputs:
+        fallback.project_inputs(x, w_in, biases, columns(states, direction, hidden))
+    b_in, b_rec = biases if biases else (None, None)
+    arguments = RnnForwardCall(
+        layout.shape(hidden, inputs, direction),
+        address(x, dtype, *rows, inputs) if fused_inputs else None,
+        address(w_in, dtype, hidden, inputs),
+        address(b_in, dtype, hidden),
+        address(b_rec, dtype, hidden),
+        address(w_rec, dtype, hidden, hidden),
+        address(h0, dtype, directions, batch, hidden, offset=direction * batch * hidden),
+        address(states, dtype, *rows, directions * hidden, offset=direction * hidden),
+        directions * hidden,
+        address(last, dtype, directions, batch, hidden, offset=direction * batch * hidden),
+    )
+    abi.call("rnn_forward", arguments, dtype)

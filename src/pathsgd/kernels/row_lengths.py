@@ -1,0 +1,37 @@
+"""Squared lengths of rows in a metric."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+
+import torch
+from torch import Tensor
+
+from pathsgd.kernels import abi, loader
+from pathsgd.kernels.abi import INT, POINTER, address, fields
+from pathsgd.kernels.fallback import row_lengths as fallback
+
+
+class RowLengthsCall(ctypes.Structure):
+    _fields_ = [*fields(INT, "rows columns threads"), *fields(POINTER, "p w squares")]
+
+
+def row_lengths(p: Tensor, whitening: Tensor) -> Tensor:
+    """Sum over the entries of each row of (p / whitening)^2, those with whitening 0 left out, float64 (n,).
+
+    p: (n, ...). whitening: broadcastable to its shape.
+    """
+    p = p.detach()
+    is_plain = p.dtype in abi.C_TYPES and whitening.dtype is p.dtype and whitening.shape == p.shape
+    if not is_plain or not abi.accepts(p, whitening) or not (p.is_contiguous() and whitening.is_contiguous()):
+        return fallback.row_lengths(p, whitening)
+    squares = torch.empty(len(p), dtype=torch.float64)
+    arguments = RowLengthsCall(
+        *(len(p), math.prod(p.shape[1:]), loader.thread_count()),
+        address(p, p.dtype, *p.shape),
+        address(whitening, p.dtype, *p.shape),
+        address(squares, torch.float64, len(p)),
+    )
+    abi.call("row_lengths", arguments, p.dtype)
+    return squares

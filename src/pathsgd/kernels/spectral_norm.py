@@ -1,0 +1,34 @@
+"""Largest singular value of a matrix, from a vector that is nearly its own."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+
+import torch
+from torch import Tensor
+
+from pathsgd.kernels import abi
+from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
+from pathsgd.kernels.fallback import spectral_norm as fallback
+
+
+class SpectralNormCall(ctypes.Structure):
+    _fields_ = [*fields(INT, "rows columns iterations"), *fields(POINTER, "matrix vector"), ("length", REAL)]
+
+
+def spectral_norm(matrix: Tensor, start: Tensor, iterations: int = 2) -> tuple[float, Tensor]:
+    """Largest singular value of an (n, m) matrix by power iteration from `start` (m,), and where to start next time.
+
+    A few iterations suffice from step to step: the dominant direction of successive updates changes slowly, and what
+    is missed in one step is found in the next.
+    """
+    dtype = matrix.dtype
+    if dtype not in abi.C_TYPES or start.dtype != dtype or not abi.accepts(matrix, start):
+        return fallback.spectral_norm(matrix, start, iterations)
+    (rows, columns), matrix = matrix.shape, matrix.contiguous()
+    vector = start.clone(memory_format=torch.contiguous_format)
+    addresses = address(matrix, dtype, rows, columns), address(vector, dtype, columns)
+    arguments = SpectralNormCall(rows, columns, iterations, *addresses, 0.0)
+    abi.call("spectral_norm", arguments, dtype)
+    return arguments.length, vector if 0 < arguments.length < math.inf else start

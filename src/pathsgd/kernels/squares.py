@@ -1,0 +1,34 @@
+"""A tensor squared elementwise, and the range of its squares."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from pathsgd.kernels import abi, loader
+from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
+from pathsgd.kernels.fallback import squares as fallback
+
+
+class SquaresCall(ctypes.Structure):
+    _fields_ = [*fields(INT, "count threads"), *fields(POINTER, "w q"), *fields(REAL, "largest least")]
+
+
+def squares(weight: Tensor) -> tuple[Tensor, float, float]:
+    """w^2 in w's dtype, its largest entry, and its least among the entries of w that are not zero (else infinity).
+
+    A square that vanishes although its w does not makes the last one (next to) zero.
+    """
+    weight = weight.detach().contiguous()
+    if weight.dtype not in abi.C_TYPES or not abi.accepts(weight):
+        return fallback.squares(weight)
+    squared = torch.empty_like(weight)
+    arguments = SquaresCall(
+        *(weight.numel(), loader.thread_count()),
+        address(weight, weight.dtype, *weight.shape),
+        address(squared, weight.dtype, *weight.shape),
+    )
+    abi.call("squares", arguments, weight.dtype)
+    return squared, arguments.largest, arguments.least

@@ -1,0 +1,137 @@
+"""What kappa1 of a stack of recurrent layers is made of: sums over the sequences of its squared network."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pathsgd.kernels import abi, loader
+from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
+from pathsgd.kernels.fallback import stack_sums as fallback
+
+
+class StackCell(ctypes.Structure):
+    _fields_ = [
+        *fields(POINTER, "w_in w_rec b_in b_rec into recurrent through kappa_in"),
+        ("is_unused", INT),
+    ]
+
+
+class StackSumsCall(ctypes.Structure):
+    _fields_ = [
+        *fields(INT, "steps hidden inputs layers directions outputs threads"),
+        *fields(POINTER, "cells w_out b_out e reads out"),
+        *fields(REAL, "decay lowest_gamma_sq highest_gamma_sq gamma_sq growth largest least gain"),
+    ]
+
+
+class CellSums(NamedTuple):
+    """Sums over time of one direction of one layer, divided by gamma^2."""
+
+    into: Tensor
+    """sum_t delta_t, (H,)"""
+    through: Tensor
+    """sum_t h_t .* delta_t, (H,), float64"""
+    recurrent: Tensor
+    """sum_t delta_{t+1} h_t^T, (H, H)"""
+    w_in: Tensor | None
+    """sum_t delta_t x_t^T, (H, I); None in the lowest layer, where x is the same at every step"""
+
+
+class StackSums(NamedTuple):
+    """The sums of all cells, from the lowest layer; what they are worth. Without range there are no sums."""
+
+    cells: list[CellSums]
+    out: Tensor
+    """What the output layer has read, (directions * H,)"""
+    gamma_sq: float
+    growth: float
+    """The sum of the highest states in the last step over that in the step before; 0 where there is none."""
+    largest: float
+    """Largest state or derivative; infinite where anything is not finite."""
+    least: float
+    """Smallest entry of any sum that paths use, but `through`, before the division by gamma^2."""
+    gain: float
+    """The product over upper layers of the largest sum of W_in^2 in a layer, each 1 at least."""
+
+
+Weights = tuple[Tensor, Tensor, Sequence[Tensor]]
+"""w_in (H, I), w_rec (H, H), up to two biases (H,)."""
+
+
+def stack_sums(
+    layers: Sequence[Sequence[Weights]],
+    w_out: Tensor,
+    b_out: Tensor | None,
+    e: Tensor | None,
+    steps: int,
+    reads: Sequence[int | None],
+    decay: float,
+    unused: Sequence[bool],
+    trusted: tuple[float, float],
+) -> StackSums:
+    """The sums in the weights' own dtype, scaled by powers of `decay`.
+
+    e: (I,) float64, what each input carries, None for ones. reads: of each direction the step that the output layer
+    reads, None for every step. unused: of each direction of the highest layer, whether no path uses its matrix.
+    trusted: between what gamma^2 must lie for the sums to be made; outside there are none.
+    """
+    if len(reads) != len(layers[0]) or not all(at is None or 0 <= at < steps for at in reads):
+        raise ValueError(f"{len(layers[0])} steps below {steps} are wanted, not {reads}")
+    cells = [cell for layer in layers for cell in layer]
+    weights = [w for w_in, w_rec, biases in cells for w in (w_in, w_rec, *biases)]
+    weights += [w_out] if b_out is None else [w_out, b_out]
+    dtype, hidden, directions = w_out.dtype, cells[0][1].shape[0], len(layers[0])
+    if (
+        dtype not in abi.C_TYPES
+        or not abi.accepts(*weights, e)
+        or not all(w.dtype is dtype and w.is_contiguous() for w in weights)
+    ):
+        found = fallback.stack_sums(layers, w_out, b_out, e, steps, reads, decay, unused, trusted)
+        return StackSums([CellSums(*of_cell) for of_cell in found[0]], *found[1:])
+    width, inputs, lowest = directions * hidden, cells[0][0].shape[1], len(layers[0])
+    sums = [_room(hidden, width if k >= lowest else None, dtype) for k in range(len(cells))]
+    arrays = (StackCell * len(cells))(  # type: ignore[misc]
+        *(
+            _cell(cell, room, hidden, width if k >= lowest else inputs, k >= len(cells) - lowest and unused[k % lowest])
+            for k, (cell, room) in enumerate(zip(cells, sums))
+        )
+    )
+    out, outputs = torch.empty(width, dtype=dtype), w_out.shape[0]
+    steps_read = (INT * directions)(*(-1 if at is None else at for at in reads))
+    arguments = StackSumsCall(
+        *(steps, hidden, inputs, len(layers), directions, outputs, loader.thread_count()),
+        ctypes.addressof(arrays),
+        address(w_out, dtype, outputs, width),
+        address(b_out, dtype, outputs),
+        address(e, torch.float64, inputs),
+        *(ctypes.addressof(steps_read), out.data_ptr(), decay, *trusted),
+    )
+    abi.call("stack_sums", arguments, dtype)
+    a = arguments
+    sums = sums if trusted[0] < a.gamma_sq < trusted[1] else []
+    return StackSums(sums, out, a.gamma_sq, a.growth, a.largest, a.least, a.gain)
+
+
+def _room(hidden: int, width: int | None, dtype: torch.dtype) -> CellSums:
+    w_in = None if width is None else torch.empty(hidden, width, dtype=dtype)
+    into, through = torch.empty(hidden, dtype=dtype), torch.empty(hidden, dtype=torch.float64)
+    return CellSums(into, through, torch.empty(hidden, hidden, dtype=dtype), w_in)
+
+
+def _cell(cell: Weights, room: CellSums, hidden: int, inputs: int, is_unused: bool) -> tuple[int | None, ...]:
+    w_in, w_rec, biases = cell
+    b_in, b_rec = (*biases, None, None)[:2]
+    dtype = w_rec.dtype
+    return (
+        address(w_in, dtype, hidden, inputs),
+        address(w_rec, dtype, hidden, hidden),
+        *(address(b, dtype, hidden) for b in (b_in, b_rec)),
+        *(t.data_ptr() for t in (room.into, room.recurrent, room.through)),
+        None if room.w_in is None else room.w_in.data_ptr(),
+        is_unused,
+    )

@@ -1,0 +1,334 @@
+"""The free nodes of a model: which units can be rescaled without changing its function.
+
+Multiply everything that enters a unit by alpha > 0 and divide everything that leaves it: the function is unchanged.
+With shared weights only some alphas are feasible: all uses of a parameter must scale alike. Every entry of every
+activation gets a node number; operations tie numbers together (a residual sum, a recurrence, a weight used at many
+positions), inputs and outputs are node 0 and fixed. What remains are the free nodes, and each parameter entry knows
+the node it comes from and the node it enters:
+
+    p <- p * alpha[out] / alpha[into]
+
+All uses of one parameter entry are taken to join the same two nodes. That finds every rescaling of the usual nets;
+where uses could scale alike between different nodes (a weight tied across layers), it finds fewer than exist.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pathsgd.network.node_spaces import Edges, NodeSpaces
+from pathsgd.network.places import several_places
+from pathsgd.network.rules.base import CONSTANT, FIXED, NOTHING, Nodes
+from pathsgd.network.tape import Kind, Recording, Step, Value, interpret, map_leaves
+
+
+def spaces_of(recording: Recording, parameters: Mapping[str, Tensor], *, exact: bool = True) -> NodeSpaces:
+    """The free nodes of a recorded model. Parameters that no step uses have fixed edges.
+
+    exact: only what leaves everything that the model returns exactly as it is. Otherwise what the metric is covariant
+    under: it may change results that are not measured, and the scale of a channel before a batch normalisation that
+    trains, which its eps alone can tell.
+    """
+    graph = _Graph(recording, exact)
+    labels = _components(graph.count, graph.ties)
+    spaces, numbers = _number(labels, graph.uses, graph.normalised)
+    spaces.places.update(several_places(recording, lambda value: graph.numbered(value, numbers)))
+    spaces.pinned.update(graph.what_pins())
+    for name, p in parameters.items():
+        if name not in spaces.edges:
+            fixed = torch.full([1] * p.dim(), FIXED)
+            spaces.edges[name] = Edges(fixed, fixed)
+    return spaces
+
+
+class _Whole(Nodes):
+    """A parameter as it is. Its entries are numbered only for rules that ask for the numbers, as those of views do."""
+
+    name: str
+    start: int
+    size: torch.Size
+    weight = True
+
+    def __init__(self, name: str, start: int, size: torch.Size) -> None:
+        vars(self).update(name=name, start=start, size=size)
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.size
+
+    @property
+    def ids(self) -> Tensor:  # type: ignore[override]
+        return torch.arange(self.start, self.start + math.prod(self.size)).reshape(self.size)
+
+
+class _Graph:
+    """Collects node numbers and ties while the recorded steps are walked through; see rules/base.py: NodeGraph."""
+
+    def __init__(self, recording: Recording, exact: bool) -> None:
+        self.exact = exact
+        self.count = FIXED + 1
+        self.ties: list[tuple[np.ndarray, np.ndarray]] = []
+        self._step: Step | None = None
+        self._fixed_by: list[tuple[np.ndarray, Step]] = []
+        """Nodes that were tied to the fixed one, and by which step; none for those of inputs and outputs."""
+        self.uses: dict[str, tuple[Tensor, Tensor]] = {}
+        self.normalised: list[Tensor] = []
+        self.result_shape = torch.Size()
+        known: dict[Value, Nodes] = {v: Nodes(torch.tensor(FIXED).expand(v.shape)) for v in recording.inputs}
+        self._known = known
+        self._ends = np.cumsum([math.prod(value.shape) for value in recording.parameters.values()])
+        starts = [0, *self._ends.tolist()]
+        self._whole = [_Whole(n, at, v.shape) for at, (n, v) in zip(starts, recording.parameters.items())]
+        """The parameters; the numbers of their entries are those of all parameters end to end."""
+        known.update(zip(recording.parameters.values(), self._whole))
+        interpret(recording, known, self._carry)
+        self._step = None
+        for output in (*recording.outputs, *(recording.returned if exact else ())):
+            if output in known:
+                self._fix(self.activation(known[output]))
+
+    def numbered(self, value: Value, numbers: Tensor) -> Tensor | None:
+        """The nodes of a value of units in their final numbers; `numbers` has them by the present ones."""
+        nodes = self._known.get(value)
+        if nodes is None or nodes.weight:
+            return None
+        return numbers[_thin(nodes.ids).clamp(min=FIXED)]
+
+    def what_pins(self) -> dict[str, Step]:
+        """For every parameter whose units a step in between has fixed, the first such step."""
+        if not self._fixed_by:
+            return {}
+        labels = _components(self.count, [tie for tie in map(_without_fixed, self.ties) if len(tie[0])])
+        found: dict[str, Step] = {}
+        for name, (out, _) in self.uses.items():
+            out = _thin(out)
+            # Not np.unique and np.isin: the first call of the one imports numpy's masked arrays.
+            units = np.zeros(len(labels), dtype=bool)
+            units[labels[out[out > FIXED].numpy()]] = True
+            step = next((s for ids, s in self._fixed_by if units[labels[ids]].any()), None)
+            if step is not None:
+                found[name] = step
+        return found
+
+    def _carry(self, step: Step, args: Any, kwargs: Any) -> Any:
+        self._step = step
+        self.result_shape = next(v.shape for v in step.outputs if v is not None)
+        args, kwargs = map_leaves(lambda a: a.cpu() if isinstance(a, Tensor) else a, (args, kwargs))
+        results = step.rule.nodes(self, *args, **kwargs)
+        for value, result in zip(step.outputs, (results,) if isinstance(results, Nodes) else results):
+            if value is not None and result is not None:
+                assert result.shape == value.shape and (not result.weight or value.kind is Kind.WEIGHT), step
+        return results
+
+    # ---- what rules ask ------------------------------------------------------------------------------------------
+
+    def activation(self, operand: Any) -> Tensor:
+        if not isinstance(operand, Nodes):
+            return torch.where(torch.as_tensor(operand) == 0, NOTHING, FIXED)
+        if not operand.weight:
+            return operand.ids
+        ids = self.fresh(*operand.shape)  # a bias: edges from the node of value one
+        self.edges(operand, ids, FIXED)
+        return ids if isinstance(operand, _Whole) else torch.where(operand.ids == NOTHING, NOTHING, ids)
+
+    def alike(self, *operands: Any) -> tuple[list[Tensor], bool]:
+        if any(isinstance(o, Nodes) and not o.weight for o in operands):
+            return [self.activation(o) for o in operands], False
+        constants = [o if isinstance(o, Nodes) else torch.as_tensor(o) for o in operands]
+        return [o.ids if isinstance(o, Nodes) else torch.where(o == 0, NOTHING, CONSTANT) for o in constants], True
+
+    def fresh(self, *shape: int) -> Tensor:
+        ids = torch.arange(self.count, self.count + math.prod(shape)).reshape(shape)
+        self.count += ids.numel()
+        return ids
+
+    def tie(self, a: Tensor, b: Tensor) -> None:
+        a, b = _without_repeats(*torch.broadcast_tensors(a, b))
+        a, b = _without_products(a, b)
+        keep = (a >= 0) & (b >= 0) & (a != b)
+        if bool(keep.any()):
+            a, b = a[keep], b[keep]
+            self.ties.append((a.numpy(), b.numpy()))
+            fixed = (a == FIXED) | (b == FIXED)
+            if self._step is not None and bool(fixed.any()):
+                self._fixed_by.append(((a + b)[fixed].numpy(), self._step))  # FIXED is 0: the other one
+
+    def merge(self, ids: Tensor, dims: Iterable[int]) -> Tensor:
+        for dim in dims:
+            if ids.shape[dim] > 1 and ids.stride(dim) == 0:
+                ids = ids.narrow(dim, 0, 1)
+            elif ids.shape[dim] > 1:
+                one = ids.amax(dim, keepdim=True)  # a zero (-1) says nothing of its node: the others speak
+                self.tie(ids, one)
+                ids = one
+        return ids
+
+    def edges(self, weight: Any, out: Tensor | int, into: Tensor | int) -> None:
+        out, into = torch.as_tensor(out), torch.as_tensor(into)
+        if not isinstance(weight, Nodes) or not weight.weight:
+            self._constant_edges(weight, out, into)
+            return
+        out, into = out.expand(weight.shape), into.expand(weight.shape)
+        if isinstance(weight, _Whole):
+            self._use(weight.name, out, into)
+        else:
+            self._use_view(weight.ids.reshape(-1), out.reshape(-1), into.reshape(-1))
+
+    def _constant_edges(self, weight: Any, out: Tensor, into: Tensor) -> None:
+        """Weights that no rescaling changes, fixed numbers or values of units that must be fixed then."""
+        ids = self.activation(weight)
+        self._fix(ids)
+        self.tie(torch.where(ids == NOTHING, NOTHING, out), into)
+
+    def pinned(self, *operands: Any) -> Nodes:
+        for operand in operands:
+            if isinstance(operand, Nodes) and operand.weight:
+                self.edges(operand, FIXED, FIXED)
+            elif isinstance(operand, Nodes):
+                self._fix(operand.ids)
+        weight = not any(isinstance(o, Nodes) and not o.weight for o in operands)
+        return Nodes(torch.tensor(CONSTANT if weight else FIXED).expand(self.result_shape), weight)
+
+    def normalise(self, ids: Tensor) -> None:
+        self.normalised.append(ids.reshape(-1).unique())
+
+    # ---- uses of parameters --------------------------------------------------------------------------------------
+
+    def _use(self, name: str, out: Tensor, into: Tensor) -> None:
+        """A whole parameter was used between these nodes; all its uses must be between the same."""
+        known = self.uses.setdefault(name, (out, into))
+        self.uses[name] = (self._agree(known[0], out), self._agree(known[1], into))
+
+    def _agree(self, old: Tensor, new: Tensor) -> Tensor:
+        if old is new:
+            return old
+        self.tie(old, new)
+        return torch.where(old >= 0, old, new) if bool((_thin(old) < 0).any()) else old
+
+    def _use_view(self, entries: Tensor, out: Tensor, into: Tensor) -> None:
+        """A view of parameters was used (a transpose, a slice, several joined): write to the entries it shows."""
+        constant = entries == CONSTANT
+        self.tie(out[constant], into[constant])
+        owner = torch.from_numpy(np.searchsorted(self._ends, entries.numpy(), side="right"))
+        for index in owner[entries >= 0].unique().tolist():
+            mine, whole = (owner == index) & (entries >= 0), self._whole[index]
+            name, unknown = whole.name, torch.full(whole.shape, NOTHING)
+            sides, positions = self.uses.get(name, (unknown, unknown)), entries[mine] - whole.start
+            self.uses[name] = (
+                self._write(sides[0], positions, out[mine]),
+                self._write(sides[1], positions, into[mine]),
+            )
+
+    def _write(self, side: Tensor, positions: Tensor, new: Tensor) -> Tensor:
+        flat = side.reshape(-1).clone()
+        self.tie(flat[positions], new)
+        flat[positions] = torch.where(new >= 0, new, flat[positions])
+        self.tie(flat[positions], new)  # an entry may be shown twice (expand): its uses are one parameter's
+        return flat.reshape(side.shape)
+
+    def _fix(self, *ids: Tensor) -> None:
+        for i in ids:
+            self.tie(i, torch.tensor(FIXED))
+
+
+def _without_repeats(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Drop dimensions along which both are expanded: the same pairs over and over."""
+    for dim in range(a.dim()):
+        if a.shape[dim] > 1 and a.stride(dim) == 0 and b.stride(dim) == 0:
+            a, b = a.narrow(dim, 0, 1), b.narrow(dim, 0, 1)
+    return a, b
+
+
+def _without_products(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Every entry of a row tied to every entry of a column: to tie each to the first of the others is enough."""
+    only_a, only_b = ([d for d in range(a.dim()) if a.shape[d] > 1 and x.stride(d) == 0] for x in (b, a))
+    if not only_a or not only_b or any(bool((_thin(x) < 0).any()) for x in (a, b)):  # a zero (-1) ties nothing
+        return a, b
+    firsts = [[_first(x, dims).reshape(-1) for dims in (only_a, only_b)] for x in (a, b)]
+    return torch.cat(firsts[0]), torch.cat(firsts[1])
+
+
+def _first(ids: Tensor, dims: Iterable[int]) -> Tensor:
+    for dim in dims:
+        ids = ids.narrow(dim, 0, 1)
+    return ids
+
+
+def _without_fixed(tie: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    keep = (tie[0] != FIXED) & (tie[1] != FIXED)
+    return tie[0][keep], tie[1][keep]
+
+
+def _components(count: int, ties: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Connected components: every node gets the smallest number it is tied to (so whatever is tied to 0 is 0)."""
+    labels = np.arange(count)
+    if not ties:
+        return labels
+    a, b = (np.concatenate(side) for side in zip(*ties))
+    while True:
+        before = labels.copy()
+        low = np.minimum(labels[a], labels[b])
+        for ends in (labels[a], labels[b]):
+            np.minimum.at(labels, ends, low)
+        np.minimum.at(labels, a, low)
+        np.minimum.at(labels, b, low)
+        labels = labels[labels]
+        if np.array_equal(labels, before):
+            return labels
+
+
+def _number(
+    labels: np.ndarray, uses: dict[str, tuple[Tensor, Tensor]], normalised: list[Tensor]
+) -> tuple[NodeSpaces, Tensor]:
+    """Number the free nodes 1..count in the order in which parameters enter them; with the numbers of all nodes."""
+    table = torch.from_numpy(labels)
+    resolved = {
+        n: tuple(_compressed(table[_thin(side).clamp(min=FIXED)]) for side in sides) for n, sides in uses.items()
+    }
+    names: list[str] = []
+    known = np.full(len(labels), -1)
+    known[FIXED] = FIXED
+    for name, sides in resolved.items():
+        for side in (side.numpy().reshape(-1) for side in sides):
+            values, first = np.unique(side, return_index=True)
+            rows = np.sort(first[known[values] < 0])
+            known[side[rows]] = np.arange(len(names) + 1, len(names) + 1 + len(rows))
+            names.extend(f"{name}[{row}]" for row in rows.tolist())
+    numbers = torch.from_numpy(known)
+    edges = {n: Edges(numbers[out], numbers[into]) for n, (out, into) in resolved.items()}
+    scale_free = _scale_free(edges, numbers[table[torch.cat(normalised)]]) if normalised else {}
+    return NodeSpaces(len(names), edges, names, scale_free=scale_free), numbers.clamp(min=FIXED)[table]
+
+
+def _scale_free(edges: Mapping[str, Edges], normalised: Tensor) -> dict[int, frozenset[str]]:
+    """Nodes that are normalised and that no weight leads away from, with the parameters that enter them."""
+    left = {node for e in edges.values() for node in e.into.unique().tolist()}
+    nodes = {node for node in normalised.unique().tolist() if node > FIXED} - left
+    entering: dict[int, set[str]] = {node: set() for node in nodes}
+    for name, e in edges.items():
+        for node in set(e.out.unique().tolist()) & nodes:
+            entering[node].add(name)
+    return {node: frozenset(names) for node, names in entering.items() if names}
+
+
+def _thin(ids: Tensor) -> Tensor:
+    """Size 1 along every dimension that is expanded."""
+    for dim in range(ids.dim()):
+        if ids.shape[dim] > 1 and ids.stride(dim) == 0:
+            ids = ids.narrow(dim, 0, 1)
+    return ids
+
+
+def _compressed(ids: Tensor) -> Tensor:
+    """The same numbers with size 1 along every dimension in which they do not change."""
+    for dim in range(ids.dim()):
+        first = ids.narrow(dim, 0, 1)
+        if ids.shape[dim] > 1 and bool((ids == first).all()):
+            ids = first
+    return ids.contiguous()

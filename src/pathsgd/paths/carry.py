@@ -1,0 +1,80 @@
+"""An optimiser's state when the units of its model are rescaled: what it would hold, had the net always been so.
+
+    p -> c p        grad -> grad / c        1/sqrt(K) -> c / sqrt(K)        grad / sqrt(K) -> itself
+
+So each tensor of a state is multiplied by a power of c. Torch's optimisers keep powers of the gradient; the path
+optimisers say theirs themselves (`state_powers`). Two entries of the package's own are of another kind:
+
+    log_size        the mean of log(1/sqrt(K)) over a parameter's entries (metric/absolute.py): grows by that of log c
+    growth_scale    the scale of a recurrence's units (arithmetic/growth.py): multiplied by their alpha
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
+
+from pathsgd.network.node_spaces import NodeSpaces
+
+_MOMENTS = {"exp_avg": 1, "exp_avg_sq": 2, "max_exp_avg_sq": 2}
+POWERS_OF_GRADIENT: dict[type[Optimizer], dict[str, int]] = {
+    SGD: {"momentum_buffer": 1},
+    RMSprop: {"square_avg": 2, "grad_avg": 1, "momentum_buffer": 0},  # the momentum of gradients that were divided
+    Adagrad: {"sum": 2},
+    Adamax: {"exp_avg": 1, "exp_inf": 1},
+    **dict.fromkeys((Adam, AdamW, NAdam, RAdam), _MOMENTS),
+}
+"""What torch's optimisers keep: each tensor's power of the gradient."""
+
+
+def powers_of(optimizer: Optimizer) -> dict[str, int]:
+    """The power of c that each tensor of the state is multiplied by; an optimiser that is not known is refused."""
+    own = getattr(optimizer, "state_powers", None)
+    if own is not None:
+        return dict(own)
+    known = POWERS_OF_GRADIENT.get(type(optimizer))
+    if known is None:
+        names = ", ".join(kind.__name__ for kind in POWERS_OF_GRADIENT)
+        raise ValueError(
+            f"how the state of {type(optimizer).__name__} scales with the units is not known; known are PathAdam, "
+            f"PathSGD, {names}. Rescale before the first step, or begin with a new optimiser"
+        )
+    # A wrapped optimiser sees grad / kappa, which scales as the parameter does.
+    hooks = getattr(optimizer, "_optimizer_step_pre_hooks", {}).values()
+    power = next((hook.gradient_power for hook in hooks if hasattr(hook, "gradient_power")), -1)
+    return {name: power * of_gradient for name, of_gradient in known.items()}
+
+
+def check(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> None:
+    """Refuse an optimiser whose state cannot be carried along, before anything changes."""
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}")
+    powers = powers_of(optimizer)
+    for name, p in parameters.items():
+        for key, value in optimizer.state.get(p, {}).items():
+            is_known = key in powers or key.startswith("growth_")  # those are in coordinates that do not change
+            if not is_known and isinstance(value, Tensor) and value.shape == p.shape and p.dim():
+                raise ValueError(f"how {key!r} in the optimiser's state of '{name}' scales is not known")
+
+
+def carry(optimizer: Optimizer, parameters: Mapping[str, Tensor], spaces: NodeSpaces, factors: Tensor) -> None:
+    """Let the state follow a rescaling of the parameters; factors: alpha of every node, 1 for the fixed one."""
+    powers = powers_of(optimizer)
+    for name, p in parameters.items():
+        edges = spaces.edges[name]
+        if edges.free and p in optimizer.state:
+            c = (factors[edges.out] / factors[edges.into]).expand(p.shape)
+            _carry_one(optimizer.state[p], c, factors[edges.out].reshape(-1), powers)
+
+
+def _carry_one(state: dict[str, Any], c: Tensor, alpha: Tensor, powers: Mapping[str, int]) -> None:
+    for key, power in powers.items():
+        if power and isinstance(state.get(key), Tensor):
+            state[key] = state[key] * c.pow(power).to(state[key])
+    if "log_size" in state:
+        state["log_size"] += float(c.log().mean())
+    if "growth_scale" in state:
+        state["growth_scale"] = state["growth_scale"] * alpha.to(state["growth_scale"])

@@ -1,0 +1,26 @@
+"""Every kernel this machine can run, and torch alone, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from pathsgd.kernels import loader
+from support.kernels import BACKENDS
+
+
+@pytest.fixture(params=sorted(BACKENDS))
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of the kernel in use during the test."""
+    monkeypatch.setattr(loader, "load", lambda: BACKENDS[request.param])
+    return request.param
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)

@@ -1,0 +1,94 @@
+"""The kernels that follow and correct directions, against torch."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+
+from pathsgd import kernels
+from pathsgd.kernels.fallback import correct_direction as slow
+from pathsgd.kernels.fallback import follow_directions as fallback
+from pathsgd.kernels.fallback.follow_directions import Directions, Map
+
+
+@pytest.fixture
+def kernel():
+    if kernels.load().library is None:
+        pytest.skip("no kernel")
+
+
+def some_map(units: int, dtype: torch.dtype, *, leaky: bool, inside: bool) -> Map:
+    generator = torch.Generator().manual_seed(units)
+    weight = torch.eye(units) + torch.randn(units, units, generator=generator) / (4 * math.sqrt(units))
+    scale = torch.rand(units, generator=generator) + 0.5
+    leak = torch.rand(units, generator=generator).to(dtype)
+    return Map(weight.to(dtype), scale.to(dtype), 1 - leak if leaky else 0.0, leak if leaky else 1.0, inside)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("leaky", "inside"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("units", [1, 2, 7, 8, 33, 100])
+def test_kernel_and_torch_agree(kernel, units, dtype, leaky, inside):
+    f = some_map(units, dtype, leaky=leaky, inside=inside)
+    directions = Directions.new(f)
+    for call in range(13):
+        other = copy.deepcopy(directions)
+        rate = kernels.follow_directions(f, directions, renewing=call % 2 == 0)
+        expected = fallback.follow_directions(f, other, renewing=call % 2 == 0)
+        tolerance = 1e-4 if dtype is torch.float32 else 1e-11
+        assert float(rate) == pytest.approx(float(expected), rel=tolerance)
+        assert directions.started == other.started
+        for one, two in ((directions.rays, other.rays), (directions.age, other.age), (directions.mean, other.mean)):
+            assert torch.allclose(one, two, rtol=tolerance, atol=tolerance)
+    assert float(rate) > 0
+
+
+def test_what_was_given_is_left_as_it_is(kernel):
+    f = some_map(9, torch.float32, leaky=False, inside=False)
+    directions = Directions.new(f)
+    rays, before = directions.rays, directions.rays.clone()
+    kernels.follow_directions(f, directions)
+    assert torch.equal(rays, before) and directions.rays is not rays
+
+
+def test_a_matrix_that_is_a_view_is_read_as_torch_reads_it(kernel):
+    f = some_map(12, torch.float64, leaky=False, inside=False)
+    turned = Map(f.weight.t(), f.scale)
+    directions = Directions.new(turned)
+    other = copy.deepcopy(directions)
+    for _ in range(6):
+        rate = kernels.follow_directions(turned, directions)
+        expected = fallback.follow_directions(turned, other, renewing=False)
+    assert float(rate) == pytest.approx(float(expected), rel=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("leaky", "inside"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("units", [1, 2, 7, 8, 33, 100])
+def test_corrections_agree(kernel, units, dtype, leaky, inside):
+    f = some_map(units, dtype, leaky=leaky, inside=inside)
+    other = Map(f.weight.clone(), f.scale, f.keep, f.gain, f.inside)
+    before = f.weight.clone()
+    directions = Directions.new(f)
+    for _ in range(11):
+        rate = kernels.follow_directions(f, directions)
+    ray, start = directions.rays[0], torch.ones(units, dtype=dtype)
+    cap = 0.8 * float(rate)
+    left = kernels.correct_direction(f, ray, start, rate, cap)
+    expected = slow.correct_direction(other, ray, start, rate, cap)
+    tolerance = 1e-4 if dtype is torch.float32 else 1e-11
+    assert torch.allclose(f.weight, other.weight, rtol=tolerance, atol=tolerance)
+    assert torch.allclose(left, expected, rtol=tolerance, atol=tolerance)
+    assert not torch.equal(f.weight, before)
+    assert torch.equal(start, torch.ones(units, dtype=dtype))
+
+
+def test_what_is_not_above_is_not_corrected(kernel):
+    f = some_map(5, torch.float32, leaky=False, inside=False)
+    before, ones = f.weight.clone(), torch.ones(5)
+    for rate in (1.0, 0.5, math.nan, math.inf):
+        assert torch.equal(kernels.correct_direction(f, ones, ones, torch.tensor(rate), 1.0), ones)
+    assert torch.equal(f.weight, before)

@@ -1,0 +1,67 @@
+"""The mean logarithm that the kernel gives to whitenings, against plain Python."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pathsgd.kernels import Lines, Outer, Whitening, dense, whiten, whiten_and_keep
+
+
+def mean_log(values: torch.Tensor) -> float:
+    numbers = values.reshape(-1).tolist()
+    return math.fsum(math.log(v) for v in numbers) / len(numbers)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.sampled_from([1, 2, 7, 40]),
+    columns=st.sampled_from([1, 3, 8, 65, 300]),
+    form=st.sampled_from(["matrix", "rows", "columns", "outer"]),
+    spread=st.sampled_from([1.0, 30.0]),
+    size=st.floats(-20, 20),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    seed=st.integers(0, 2**20),
+)
+def test_one_factor_gives_the_size(
+    kernel: str, rows: int, columns: int, form: str, spread: float, size: float, dtype: torch.dtype, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    high, wide = ((spread * torch.randn(n, dtype=torch.float64)).exp() for n in (rows, columns))
+    kappa: torch.Tensor | Outer = torch.outer(high, wide)
+    if form == "outer":
+        kappa = Outer(high[:, None].contiguous(), wide[None, :].contiguous())
+    elif form != "matrix":
+        kappa = high[:, None].contiguous() if form == "rows" else wide[None, :].contiguous()
+    wanted = [Whitening(kappa, Lines(rows, columns))]
+    plain = dense(whiten(wanted, None, 1.0, dtype)[0]).clone().double()
+    results, call, sized = whiten_and_keep(wanted, None, 1.0, dtype, [size])
+    if call is None:
+        assert not sized
+        torch.testing.assert_close(dense(results[0]).double(), plain, rtol=1e-6, atol=0)
+        return
+    assert sized == {0}
+    found = dense(results[0]).double()
+    factor = math.exp(size - mean_log(plain))
+    expected = (plain * factor).clamp(max=torch.finfo(dtype).max)
+    torch.testing.assert_close(
+        found, expected, rtol=1e-5 if dtype is torch.float32 else 1e-12, atol=torch.finfo(dtype).tiny
+    )
+    if not call.serves([kappa], None):  # it was written out
+        return
+    assert call.run(None, 1.0)[1] == set()  # once more without a size
+    torch.testing.assert_close(dense(results[0]).double(), plain, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
+@pytest.mark.parametrize("columns", [3, 4000])
+def test_without_a_mean_there_is_no_size(kernel: str, value: float, columns: int) -> None:
+    kappa = torch.rand(2, columns, dtype=torch.float64) + 0.5
+    kappa[1, columns // 2] = value
+    plain = whiten([Whitening(kappa, Lines(2, columns))], None, 1.0, torch.float32)[0].clone()  # type: ignore[union-attr]
+    results, _, sized = whiten_and_keep([Whitening(kappa, Lines(2, columns))], None, 1.0, torch.float32, [0.5])
+    assert not sized and torch.equal(dense(results[0]), plain)

@@ -28,9 +28,7 @@ PLACES = ("src/pathsgd", ".", "src/pathsgd/rules", "src/pathsgd/lab/tasks", "src
 
 def test_the_tables_of_rules_are_up_to_date() -> None:
     page = (DOCS / "rules.md").read_text()
-    assert covered() in page and refused() in page, (
-        "put `python -m pathsgd.network.rules` into docs/rules.md"
-    )
+    assert covered() in page and refused() in page, "put `python -m pathsgd.network.rules` into docs/rules.md"
 
 
 def test_the_page_has_the_counts_of_the_last_fuzz() -> None:

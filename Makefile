@@ -15,10 +15,10 @@ export PYTHONDONTWRITEBYTECODE :=
 
 setup: $(READY)
 
-$(READY): pyproject.toml setup.py requirements.lock $(NATIVE)
+$(READY): pyproject.toml lab/pyproject.toml setup.py requirements.lock $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint requirements.lock --editable '.[lab,rivals,docs,dev]'
-	$(BIN)/python -c 'import pathsgd.lab.run.train, pathsgd.lab.report.page, torch._dynamo'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint requirements.lock --editable '.[rivals,docs,dev]' --editable lab
+	$(BIN)/python -c 'import pathsgd_lab.run.train, pathsgd_lab.report.page, torch._dynamo'
 	touch $@
 
 demo: setup
@@ -100,7 +100,7 @@ release: test-wheel
 	build/release/bin/python -m twine check --strict dist/*
 
 # The oldest versions that the package declares, and the newest that install. The lab and its many packages stay out.
-CORE_TESTS := -n 2 --ignore=tests/distributed --ignore=tests/lab --ignore=tests/fuzz/test_files.py \
+CORE_TESTS := -n 2 --ignore=tests/distributed --ignore=lab/tests --ignore=tests/fuzz/test_files.py \
   --ignore=tests/support/test_disk.py --ignore=tests/test_docs.py --ignore=tests/test_front_door.py --ignore=tests/test_peers.py
 CORE_TESTS_OF_PROCESSES := tests/distributed --ignore=tests/distributed/test_train.py
 

@@ -21,7 +21,14 @@ HEADERS = sorted(str(path) for path in FOLDER.rglob("*.h"))
 # Without errno a square root is an instruction, and loops with it become vectors; a pragma in the source is not enough.
 FLAGS = ["-std=c++17", "-O3", "-g0", "-ffp-contract=fast", "-fno-math-errno", "-fvisibility=hidden"]
 PROCESSORS = {  # what takes the compiler longest comes first: they are built side by side
-    "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"],
+    "avx512": [
+        "-mavx512f",
+        "-mavx512dq",
+        "-mavx512bw",
+        "-mavx512vl",
+        "-mfma",
+        "-mprefer-vector-width=512",
+    ],
     "avx2": ["-mavx2", "-mfma"],
     "generic": [],
 }
@@ -41,7 +48,9 @@ def library(name: str, sources: list[str], flags: list[str]) -> Extension:
 def libraries() -> list[Extension]:
     is_x86 = sysconfig.get_platform().endswith(("x86_64", "amd64"))
     kernels = [
-        library(f"kernel_{name}", KERNEL, flags) for name, flags in PROCESSORS.items() if is_x86 or name == "generic"
+        library(f"kernel_{name}", KERNEL, flags)
+        for name, flags in PROCESSORS.items()
+        if is_x86 or name == "generic"
     ]
     # OpenMP at compile time only: at run time its symbols are found in the runtime that torch has loaded.
     return [*kernels, library("threads", [THREADS], ["-fopenmp"])]

@@ -15,23 +15,30 @@ from typing import Any
 import torch
 
 import pathsgd
-from pathsgd.lab.experiments.growth import START
-from pathsgd.lab.run.spec import default_spec, replace_settings
-from pathsgd.lab.run.trainer import Trainer
 from pathsgd.optim import growth
+from pathsgd_lab.experiments.growth import START
+from pathsgd_lab.run.spec import default_spec, replace_settings
+from pathsgd_lab.run.trainer import Trainer
 
 WINDOW = 100
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hidden", type=int, default=100)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--refresh-every", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    settings = {**START, "hidden": options.hidden, "refresh_every": options.refresh_every, "steps": 10 * options.steps}
+    settings = {
+        **START,
+        "hidden": options.hidden,
+        "refresh_every": options.refresh_every,
+        "steps": 10 * options.steps,
+    }
     spec = replace_settings(default_spec("adding", "rnn_path", "path-adam"), **settings)
     trainer = Trainer(spec, spec.task.prepare(None))
     inside, whole_call = [0.0], growth.bound_parts_
@@ -43,7 +50,9 @@ def main() -> None:
         return result
 
     growth.bound_parts_ = timed
-    print(f"pathsgd {pathsgd.__version__}, {options.hidden} units, metric every {options.refresh_every} steps")
+    print(
+        f"pathsgd {pathsgd.__version__}, {options.hidden} units, metric every {options.refresh_every} steps"
+    )
     window = min(WINDOW, options.steps)
     trainer.stepper.step(trainer.stream.next(), None)
     for first in range(0, options.steps, window):
@@ -52,7 +61,9 @@ def main() -> None:
             trainer.stepper.step(trainer.stream.next(), None)
         total = time.process_time() - begun
         each, bound = (f"{1e6 * seconds / window:.0f} us" for seconds in (total, inside[0]))
-        print(f"steps {first} to {first + window}: {each} a step, bound {bound}, {100 * inside[0] / total:.1f} %")
+        print(
+            f"steps {first} to {first + window}: {each} a step, bound {bound}, {100 * inside[0] / total:.1f} %"
+        )
 
 
 if __name__ == "__main__":

@@ -17,16 +17,26 @@ from pathlib import Path
 import torch
 
 import pathsgd
-from pathsgd.lab.experiments.base import run
-from pathsgd.lab.experiments.growth import BOUND, METHOD, START
-from pathsgd.lab.run.trainer import Trainer
+from pathsgd_lab.experiments.base import run
+from pathsgd_lab.experiments.growth import BOUND, METHOD, START
+from pathsgd_lab.run.trainer import Trainer
 
 MATRIX = "rnn.weight_hh_l0"
 
 
 def looks(length: int, steps: int, until: int, seed: int, every: int) -> list[dict[str, float]]:
     """The lines of one run."""
-    spec = run("adding", "rnn_path", METHOD, length=length, steps=steps, seed=seed, **START, **BOUND, lr=1e-3)
+    spec = run(
+        "adding",
+        "rnn_path",
+        METHOD,
+        length=length,
+        steps=steps,
+        seed=seed,
+        **START,
+        **BOUND,
+        lr=1e-3,
+    )
     trainer = Trainer(spec, spec.task.prepare(None))
     weight, example = trainer.model.get_parameter(MATRIX), spec.task.example_inputs()
     lines, largest = [], 0.0
@@ -40,7 +50,10 @@ def looks(length: int, steps: int, until: int, seed: int, every: int) -> list[di
             thorough = pathsgd.growth_rate(trainer.model, example, output=0)[MATRIX]
             radius = torch.linalg.eigvals(weight.detach().double()).abs().amax()
             rates = {"followed": followed, "thorough": thorough, "radius": radius}
-            logs = {name: round(length * math.log(max(float(rate), 1e-9)), 2) for name, rate in rates.items()}
+            logs = {
+                name: round(length * math.log(max(float(rate), 1e-9)), 2)
+                for name, rate in rates.items()
+            }
             lines.append({"step": trainer.step, **logs, "largest_loss": float(f"{largest:.3g}")})
             print(lines[-1], flush=True)
             largest = 0.0
@@ -48,8 +61,16 @@ def looks(length: int, steps: int, until: int, seed: int, every: int) -> list[di
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in {"length": 750, "steps": 20_000, "until": 3000, "seed": 4, "every": 100}.items():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in {
+        "length": 750,
+        "steps": 20_000,
+        "until": 3000,
+        "seed": 4,
+        "every": 100,
+    }.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--json", type=Path)
     options = vars(parser.parse_args())

@@ -28,10 +28,20 @@ SIZES = {
 
 def jax_seconds(python: str, name: str, threads: int, seconds: float) -> float:
     """Median seconds of a step, from `python`, an interpreter that has jax."""
-    command = [python, str(Path(__file__)), name, "--threads", str(threads), "--seconds", str(seconds)]
+    command = [
+        python,
+        str(Path(__file__)),
+        name,
+        "--threads",
+        str(threads),
+        "--seconds",
+        str(seconds),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        raise SystemExit(f"the JAX column failed in {python}:\n{done.stderr.strip().splitlines()[-1]}")
+        raise SystemExit(
+            f"the JAX column failed in {python}:\n{done.stderr.strip().splitlines()[-1]}"
+        )
     return float(done.stdout)
 
 
@@ -40,14 +50,20 @@ def median_step(name: str, seconds: float) -> float:
         import jax
         import jax.numpy as jnp
     except ImportError:
-        raise SystemExit(f"{sys.executable} has no jax: install jax there, or give --jax another interpreter") from None
+        raise SystemExit(
+            f"{sys.executable} has no jax: install jax there, or give --jax another interpreter"
+        ) from None
     hidden, steps, batch, inputs, outputs, every_step, vocabulary = SIZES[name]
     keys = iter(jax.random.split(jax.random.PRNGKey(0), 8))
 
     def normal(*shape: int) -> jax.Array:
         return jax.random.normal(next(keys), shape) * shape[-1] ** -0.5
 
-    weights = {"in": normal(hidden, inputs), "rec": normal(hidden, hidden), "bias": jnp.zeros(hidden)}
+    weights = {
+        "in": normal(hidden, inputs),
+        "rec": normal(hidden, hidden),
+        "bias": jnp.zeros(hidden),
+    }
     weights |= {"out": normal(outputs, hidden), "out_bias": jnp.zeros(outputs)}
     if vocabulary > inputs:
         weights["table"] = normal(vocabulary, inputs)
@@ -59,13 +75,17 @@ def median_step(name: str, seconds: float) -> float:
     y = jax.random.randint(next(keys), rows, 0, outputs)
 
     def loss(w: dict[str, jax.Array]) -> jax.Array:
-        features = w["table"][x] if "table" in w else jax.nn.one_hot(x, vocabulary) if vocabulary else x
+        features = (
+            w["table"][x] if "table" in w else jax.nn.one_hot(x, vocabulary) if vocabulary else x
+        )
 
         def one_step(h: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array | None]:
             h = jax.nn.relu(z + h @ w["rec"].T)
             return h, h if every_step else None
 
-        last, states = jax.lax.scan(one_step, jnp.zeros((batch, hidden)), features @ w["in"].T + w["bias"])
+        last, states = jax.lax.scan(
+            one_step, jnp.zeros((batch, hidden)), features @ w["in"].T + w["bias"]
+        )
         out = (states if every_step else last) @ w["out"].T + w["out_bias"]
         if outputs == 1:
             return jnp.mean((out[..., 0] - y) ** 2)
@@ -87,7 +107,9 @@ def median_step(name: str, seconds: float) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("setting", choices=SIZES)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=6.0)

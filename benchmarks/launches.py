@@ -30,15 +30,25 @@ class Recurrent(nn.Module):
 
 
 def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+    return nn.Sequential(
+        nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
+    )
 
 
 def cnn() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3136, 10))
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(3136, 10),
+    )
 
 
 def normalised() -> nn.Module:
-    return nn.Sequential(nn.Linear(784, 256, bias=False), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 10))
+    return nn.Sequential(
+        nn.Linear(784, 256, bias=False), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 10)
+    )
 
 
 def three_normalised() -> nn.Module:
@@ -52,12 +62,17 @@ MODELS = {
     "MLP 784-256-256-10": (mlp, (4, 784)),
     "CNN 16": (cnn, (2, 1, 28, 28)),
     "784-256-10, batch normalisation": (normalised, (4, 784)),
-    "two convolutions, one layer, biases, batch normalisation after each": (three_normalised, (4, 1, 28, 28)),
+    "two convolutions, one layer, biases, batch normalisation after each": (
+        three_normalised,
+        (4, 1, 28, 28),
+    ),
     "RNN, 100 units": (Recurrent, (2, 50, 2)),
 }
 
 
-def steps(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> list[tuple[int, int]]:
+def steps(
+    model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor
+) -> list[tuple[int, int]]:
     """(operations, waits) of eight steps."""
     found = []
     for _ in range(8):
@@ -71,19 +86,25 @@ def steps(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -
 
 def main() -> None:
     """Print the table."""
-    print("| model | Adam(foreach=True) | PathAdam, between measurements | PathAdam, with a measurement |")
+    print(
+        "| model | Adam(foreach=True) | PathAdam, between measurements | PathAdam, with a measurement |"
+    )
     print("|---|---|---|---|")
     for name, (make, shape) in MODELS.items():
         model, x = make().to(DEVICE), torch.randn(shape).to(DEVICE)
         adam = steps(model, torch.optim.Adam(model.parameters(), foreach=True), x)[-1]
         ours = steps(model, PathAdam(model, refresh_every=3), x)
-        print(f"| {name} | {adam[0]}, {adam[1]} | {ours[4][0]}, {ours[4][1]} | {ours[6][0]}, {ours[6][1]} |")
+        print(
+            f"| {name} | {adam[0]}, {adam[1]} | {ours[4][0]}, {ours[4][1]} | {ours[6][0]}, {ours[6][1]} |"
+        )
     model, inputs = Recurrent().to(DEVICE), (torch.randn(1, 750, 2).to(DEVICE),)
     geometry = Geometry(model)
     root = geometry.measure(inputs).next_root
     with counting() as counts:
         geometry.measure(inputs, root=root)
-    print(f"\nThe closed form of that RNN at T = 750: {counts.launches} operations, {counts.syncs} wait.")
+    print(
+        f"\nThe closed form of that RNN at T = 750: {counts.launches} operations, {counts.syncs} wait."
+    )
 
 
 if __name__ == "__main__":

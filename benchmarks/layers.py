@@ -63,7 +63,9 @@ CASES = {
 
 def data_of(case: Case) -> Tensor | PackedSequence:
     sizes = SETTINGS[case.setting]
-    x = torch.rand(sizes.steps, sizes.batch, sizes.inputs, generator=torch.Generator().manual_seed(0))
+    x = torch.rand(
+        sizes.steps, sizes.batch, sizes.inputs, generator=torch.Generator().manual_seed(0)
+    )
     if case.packed:  # lengths from half of the steps to all of them
         lengths = torch.linspace(sizes.steps, sizes.steps / 2, sizes.batch).long()
         return pack_padded_sequence(x, lengths)
@@ -101,7 +103,10 @@ def scan_passes(case: Case) -> Callable[[], None]:
         raise Unavailable(f"torch {torch.__version__} has no scan") from error
     sizes, x = SETTINGS[case.setting], data_of(case)
     torch.manual_seed(0)
-    w_in, w_rec = torch.rand(sizes.hidden, sizes.inputs) - 0.5, torch.empty(sizes.hidden, sizes.hidden)
+    w_in, w_rec = (
+        torch.rand(sizes.hidden, sizes.inputs) - 0.5,
+        torch.empty(sizes.hidden, sizes.hidden),
+    )
     w_rec.normal_(0, (2 / sizes.hidden) ** 0.5)
     weights = [w.requires_grad_() for w in (w_in, w_rec, torch.zeros(sizes.hidden))]
 
@@ -136,15 +141,33 @@ def onednn_program() -> Path:
     if compiler is None:
         raise Unavailable("no C++ compiler")
     if not (HOME / "lib").exists():
-        install = [sys.executable, "-m", "pip", "install", "--quiet", "--prefix", str(HOME), *PACKAGES]
+        install = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--prefix",
+            str(HOME),
+            *PACKAGES,
+        ]
         done = subprocess.run(install, capture_output=True, text=True)
         if done.returncode or not (HOME / "lib").exists():
             raise Unavailable(f"pip could not install {' and '.join(PACKAGES)}")
     if not program.exists() or program.stat().st_mtime < (HERE / "onednn_rnn.cpp").stat().st_mtime:
         lib = HOME / "lib"
-        command = [compiler, "-O2", "-std=c++17", str(HERE / "onednn_rnn.cpp"), f"-I{HOME / 'include'}", f"-L{lib}"]
+        command = [
+            compiler,
+            "-O2",
+            "-std=c++17",
+            str(HERE / "onednn_rnn.cpp"),
+            f"-I{HOME / 'include'}",
+            f"-L{lib}",
+        ]
         done = subprocess.run(
-            [*command, "-ldnnl", f"-Wl,-rpath,{lib}", "-o", str(program)], capture_output=True, text=True
+            [*command, "-ldnnl", f"-Wl,-rpath,{lib}", "-o", str(program)],
+            capture_output=True,
+            text=True,
         )
         if done.returncode:
             raise Unavailable(f"the program does not compile: {done.stderr.splitlines()[0][:150]}")
@@ -157,18 +180,33 @@ def onednn_seconds(case: Case, seconds: float) -> float:
     if case.batch_first:
         raise Unavailable("oneDNN's RNN wants time first")
     sizes = SETTINGS[case.setting]
-    numbers = (sizes.hidden, sizes.steps, sizes.batch, sizes.inputs, case.layers, case.directions, seconds)
+    numbers = (
+        sizes.hidden,
+        sizes.steps,
+        sizes.batch,
+        sizes.inputs,
+        case.layers,
+        case.directions,
+        seconds,
+    )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([str(onednn_program()), *map(str, numbers)], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [str(onednn_program()), *map(str, numbers)], capture_output=True, text=True, env=environment
+    )
     if done.returncode:
         raise Unavailable(f"oneDNN: {(done.stderr or 'failed').splitlines()[-1][:150]}")
     return float(done.stdout)
 
 
-def measured(name: str, seconds: float, rivals: dict[str, bool], reasons: dict[str, str]) -> dict[str, float]:
+def measured(
+    name: str, seconds: float, rivals: dict[str, bool], reasons: dict[str, str]
+) -> dict[str, float]:
     """Seconds of every method that there is."""
     case = CASES[name]
-    functions: dict[str, Callable[[], object]] = {"torch": passes(case, nn.RNN), "fused": passes(case, pathsgd.nn.RNN)}
+    functions: dict[str, Callable[[], object]] = {
+        "torch": passes(case, nn.RNN),
+        "fused": passes(case, pathsgd.nn.RNN),
+    }
     try:
         if rivals["scan"]:
             functions["scan"] = scan_passes(case)
@@ -184,7 +222,9 @@ def measured(name: str, seconds: float, rivals: dict[str, bool], reasons: dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--no-onednn", dest="onednn", action="store_false")

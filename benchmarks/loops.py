@@ -106,7 +106,10 @@ def difference(loop: nn.Module, layer: Layers, x: Tensor) -> float:
     """The largest relative difference of an entry of kappa."""
     names = [{id(p): name for name, p in model.named_parameters()} for model in (loop, layer)]
     mine, its = (pathsgd.kappa(model, x, terms="both", relative=True) for model in (loop, layer))
-    pairs = [(mine[names[0][id(a)]], its[names[1][id(b)]]) for a, b in zip(in_order(loop), in_order(layer))]
+    pairs = [
+        (mine[names[0][id(a)]], its[names[1][id(b)]])
+        for a, b in zip(in_order(loop), in_order(layer))
+    ]
     return max(float(((a - b).abs() / b.clamp(min=1e-300)).max()) for a, b in pairs)
 
 
@@ -125,17 +128,23 @@ def table(record: dict[str, Any]) -> str:
     sizes = f"{record['units']} units, T = {record['steps']}"
     lines = [f"| {sizes} | nn.RNN, ms | loop over it | differs |", "| --- | ---: | ---: | ---: |"]
     for name, r in record["loops"].items():
-        lines.append(f"| {LOOPS[name][0]} | {r['layer_ms']:.1f} | {r['ratio']:.2f} | {r['differs']:.1g} |")
+        lines.append(
+            f"| {LOOPS[name][0]} | {r['layer_ms']:.1f} | {r['ratio']:.2f} | {r['differs']:.1g} |"
+        )
     return "\n" + "\n".join(lines) + "\n\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--units", type=int, default=400)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--json", type=Path, default=RECORD)
-    parser.add_argument("--page", action="store_true", help="only put the record's table into the page")
+    parser.add_argument(
+        "--page", action="store_true", help="only put the record's table into the page"
+    )
     options = parser.parse_args()
     if options.page:
         into_page(BEGIN, table(json.loads(RECORD.read_text())))
@@ -146,7 +155,13 @@ def main() -> None:
     for name in LOOPS:
         found[name] = measured(name, options.units, options.steps, options.seconds)
         print(name, found[name], flush=True)
-    record = {"machine": machine(), "threads": 1, "units": options.units, "steps": options.steps, "loops": found}
+    record = {
+        "machine": machine(),
+        "threads": 1,
+        "units": options.units,
+        "steps": options.steps,
+        "loops": found,
+    }
     options.json.write_text(json.dumps(record, indent=1) + "\n")
     if options.json == RECORD:
         into_page(BEGIN, table(record))

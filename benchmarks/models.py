@@ -57,7 +57,11 @@ class Loop(nn.Module):
 
     def __init__(self, hidden: int = 100) -> None:
         super().__init__()
-        self.into, self.rec, self.out = nn.Linear(2, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, 1)
+        self.into, self.rec, self.out = (
+            nn.Linear(2, hidden),
+            nn.Linear(hidden, hidden),
+            nn.Linear(hidden, 1),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         h = x.new_zeros(x.shape[1], self.rec.in_features)
@@ -76,10 +80,16 @@ class Residual(nn.Module):
         layers: list[nn.Module] = []
         for k, (kernel, a, b) in enumerate(zip(kernels, widths, widths[1:])):
             step = stride if k == len(kernels) - 2 else 1
-            layers += [nn.Conv2d(a, b, kernel, step, kernel // 2, bias=False), nn.BatchNorm2d(b), nn.ReLU()]
+            layers += [
+                nn.Conv2d(a, b, kernel, step, kernel // 2, bias=False),
+                nn.BatchNorm2d(b),
+                nn.ReLU(),
+            ]
         self.way = nn.Sequential(*layers[:-1])
         same = stride == 1 and inputs == width * expansion
-        self.past = nn.Identity() if same else nn.Conv2d(inputs, width * expansion, 1, stride, bias=False)
+        self.past = (
+            nn.Identity() if same else nn.Conv2d(inputs, width * expansion, 1, stride, bias=False)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.way(x) + self.past(x))
@@ -87,7 +97,11 @@ class Residual(nn.Module):
 
 def resnet(blocks: tuple[int, ...], expansion: int) -> nn.Module:
     """Residual nets for small images; (2, 2, 2, 2) has 18 layers, (3, 4, 6, 3) with narrow blocks 50."""
-    layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, 64, 3, padding=1, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+    ]
     inputs = 64
     for k, count in enumerate(blocks):
         for block in range(count):
@@ -108,7 +122,12 @@ class UNet(nn.Module):
 
     @staticmethod
     def _block(inputs: int, width: int) -> nn.Module:
-        two = [nn.Conv2d(inputs, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
+        two = [
+            nn.Conv2d(inputs, width, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.ReLU(),
+        ]
         return nn.Sequential(*two)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -144,7 +163,9 @@ class Words(nn.Module):
 
 
 def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    return nn.Sequential(
+        nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
+    )
 
 
 def cnn() -> nn.Module:
@@ -165,8 +186,14 @@ MODELS: dict[str, tuple[str, Callable[[], Made]]] = {
     "bidirectional": ("both directions", lambda: rnn(nn.RNN, 200, bidirectional=True)),
     "loop": ("hand-written loop, T = 50", lambda: (Loop(), torch.rand(50, 16, 2))),
     "cnn": ("CNN, 28 x 28, batch 64", lambda: (cnn(), torch.rand(64, 1, 28, 28))),
-    "resnet18": ("ResNet-18, 32 x 32, batch 16", lambda: (resnet((2, 2, 2, 2), 1), torch.rand(16, 3, 32, 32))),
-    "resnet50": ("ResNet-50, 32 x 32, batch 16", lambda: (resnet((3, 4, 6, 3), 4), torch.rand(16, 3, 32, 32))),
+    "resnet18": (
+        "ResNet-18, 32 x 32, batch 16",
+        lambda: (resnet((2, 2, 2, 2), 1), torch.rand(16, 3, 32, 32)),
+    ),
+    "resnet50": (
+        "ResNet-50, 32 x 32, batch 16",
+        lambda: (resnet((3, 4, 6, 3), 4), torch.rand(16, 3, 32, 32)),
+    ),
     "unet": ("U-Net, 64 x 64, batch 8", lambda: (UNet(), torch.rand(8, 1, 64, 64))),
     "tied": ("tied autoencoder, batch 64", lambda: (Tied(), torch.rand(64, 784))),
     "words": ("10,000 words, T = 20, batch 20", lambda: (Words(), torch.randint(10_000, (20, 20)))),
@@ -199,7 +226,9 @@ def times(name: str, seconds: float) -> dict[str, float]:
         one = copy.deepcopy(model)
         steps[key] = step_of(one, x, make(one))
         if key == "path":
-            one(x).square().mean().backward()  # what torch prepares at the first pass of a kind is not the step's
+            one(
+                x
+            ).square().mean().backward()  # what torch prepares at the first pass of a kind is not the step's
             before = time.perf_counter()
             steps[key]()
             first = time.perf_counter() - before
@@ -250,7 +279,11 @@ def print_peak(name: str, optimiser: str, pages: str) -> None:
 def largest_memory() -> float:
     """Of this process so far, in MB."""
     # Not getrusage: what it says of a process begins with what its parent had.
-    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    peak = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    )
     return int(peak.split()[1]) / 1024
 
 
@@ -280,7 +313,9 @@ def table(record: dict[str, dict[str, dict[str, float]]]) -> str:
     for name, r in record["models"].items():
         formats = {"adam_ms": ".1f", "path": ".2f", "path_10": ".2f", "first": ".1f"}
         formats |= {"memory": ".2f", "memory_with_code": ".2f"}
-        cells = " | ".join(format(r[key], digits) if key in r else "" for key, digits in formats.items())
+        cells = " | ".join(
+            format(r[key], digits) if key in r else "" for key, digits in formats.items()
+        )
         lines.append(f"| {MODELS[name][0]} | {cells} |")
     return "\n" + "\n".join(lines) + "\n\n"
 
@@ -297,17 +332,28 @@ def moved(old: dict[str, dict[str, float]], new: dict[str, dict[str, float]]) ->
         f"{name}: {key} {old[name][key]:.2f} -> {new[name][key]:.2f}"
         for name in new
         for key in ("path", "path_10", "first", "memory", "memory_with_code")
-        if name in old and key in old[name] and key in new[name] and abs(new[name][key] / old[name][key] - 1) > MOVED
+        if name in old
+        and key in old[name]
+        and key in new[name]
+        and abs(new[name][key] / old[name][key] - 1) > MOVED
     ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--seconds", type=float, default=8.0, help="for the turns of one model")
-    parser.add_argument("--json", type=Path, default=RECORD, help="the record to write, or to compare with")
-    parser.add_argument("--compare", action="store_true", help="only say what has moved since the record")
-    parser.add_argument("--page", action="store_true", help="only put the record's table into the page")
+    parser.add_argument(
+        "--json", type=Path, default=RECORD, help="the record to write, or to compare with"
+    )
+    parser.add_argument(
+        "--compare", action="store_true", help="only say what has moved since the record"
+    )
+    parser.add_argument(
+        "--page", action="store_true", help="only put the record's table into the page"
+    )
     parser.add_argument("--only", choices=("time", "memory"), help="one half of the columns")
     parser.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -330,7 +376,11 @@ def main() -> None:
             return
         old = known["models"]
         together = {**old, **{name: {**old.get(name, {}), **new} for name, new in found.items()}}
-        known = {"machine": machine(), "threads": 1, "models": {n: together[n] for n in MODELS if n in together}}
+        known = {
+            "machine": machine(),
+            "threads": 1,
+            "models": {n: together[n] for n in MODELS if n in together},
+        }
         options.json.write_text(json.dumps(known, indent=1) + "\n")
         if options.json != RECORD:  # the page shows the record
             return

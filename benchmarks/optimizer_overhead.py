@@ -58,7 +58,9 @@ def steps_of(model: nn.Module) -> dict[str, Callable[[], object]]:
         "SGD, clip_grad_norm_": sgd_with_clip,
         "PathSGD": PathSGD(model, LR, refresh_every=NEVER).step,
         "PathSGD growth=None": PathSGD(model, LR, growth=None, refresh_every=NEVER).step,
-        "PathSGD growth=None, clip=None": PathSGD(model, LR, growth=None, clip=None, refresh_every=NEVER).step,
+        "PathSGD growth=None, clip=None": PathSGD(
+            model, LR, growth=None, clip=None, refresh_every=NEVER
+        ).step,
         "PathSGD momentum": PathSGD(model, LR, momentum=0.9, refresh_every=NEVER).step,
         "SGD momentum": torch.optim.SGD(parameters, LR, momentum=0.9).step,
         "PathAdam": PathAdam(model, LR, refresh_every=NEVER).step,
@@ -79,13 +81,17 @@ def medians(steps: dict[str, Callable[[], object]], repetitions: int) -> dict[st
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("--repetitions", type=int, default=400)
     arguments.add_argument("--threads", type=int, default=1)
     arguments.add_argument("--json", type=Path, help="directory for the record")
     options = arguments.parse_args()
     torch.set_num_threads(options.threads)
-    torch.set_flush_denormal(True)  # the same gradient over and over makes some; a training run does not
+    torch.set_flush_denormal(
+        True
+    )  # the same gradient over and over makes some; a training run does not
     columns: dict[str, dict[str, float]] = {}
     for width in (16, 64, 100):
         for kind, model, x in (
@@ -100,7 +106,9 @@ def main() -> None:
             columns[f"{kind} {width}"] = medians(steps, options.repetitions)
     print(f"{'':32}" + "".join(f"{name:>18}" for name in columns))
     for name in next(iter(columns.values())):
-        cells = (f"{times[name]:.0f} ({times[name] / times['SGD']:.2f})" for times in columns.values())
+        cells = (
+            f"{times[name]:.0f} ({times[name] / times['SGD']:.2f})" for times in columns.values()
+        )
         print(f"{name:32}" + "".join(f"{cell:>18}" for cell in cells))
     if options.json:
         options.json.mkdir(parents=True, exist_ok=True)

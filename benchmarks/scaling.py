@@ -24,7 +24,16 @@ from typing import Any
 
 import torch
 from models import HERE, OPTIMISERS, cnn, into_page, step_of
-from settings import SETTINGS, Setting, batch_of, interleaved, machine, make_net, measurement, training_step
+from settings import (
+    SETTINGS,
+    Setting,
+    batch_of,
+    interleaved,
+    machine,
+    make_net,
+    measurement,
+    training_step,
+)
 from torch import Tensor, nn
 
 import pathsgd
@@ -65,7 +74,9 @@ class Sweep:
 
 
 SWEEPS = {
-    "width": Sweep("MLP of three layers by parameters", (128, 256, 512, 1024, 2048), lambda n: mlp(n, 3)),
+    "width": Sweep(
+        "MLP of three layers by parameters", (128, 256, 512, 1024, 2048), lambda n: mlp(n, 3)
+    ),
     "depth": Sweep("MLP of 256 units by layers", (2, 4, 8, 16, 32), lambda n: mlp(256, n)),
     "steps": Sweep("RNN by T", (50, 100, 200, 400, 800), lambda n: rnn(steps=n), "steps"),
     "hidden": Sweep("RNN by units", (50, 100, 200, 400), lambda n: rnn(hidden=n), "hidden"),
@@ -85,11 +96,17 @@ def measured(sweep: Sweep, seconds: float) -> dict[str, Any]:
         sizes.append(parameters if "parameters" in sweep.label else value)
         for what, time in costs(sweep, value, model, x, seconds).items():
             taken.setdefault(what, []).append(time)
-        print(sizes[-1], {what: round(1e3 * times[-1], 3) for what, times in taken.items()}, flush=True)
+        print(
+            sizes[-1],
+            {what: round(1e3 * times[-1], 3) for what, times in taken.items()},
+            flush=True,
+        )
     return {"sizes": sizes, "seconds": taken}
 
 
-def costs(sweep: Sweep, value: int, model: nn.Module, x: Tensor, seconds: float) -> dict[str, float]:
+def costs(
+    sweep: Sweep, value: int, model: nn.Module, x: Tensor, seconds: float
+) -> dict[str, float]:
     functions: dict[str, Callable[[], object]] = {}
     for method in METHODS:
         one = copy.deepcopy(model)
@@ -114,7 +131,9 @@ def slope(x: list[int], y: list[float]) -> float:
     """Of log y against log x, by least squares."""
     a, b = [math.log(v) for v in x], [math.log(v) for v in y]
     mean_a, mean_b = sum(a) / len(a), sum(b) / len(b)
-    rise = sum((p - mean_a) * (q - mean_b) for p, q in zip(a, b)) / sum((p - mean_a) ** 2 for p in a)
+    rise = sum((p - mean_a) * (q - mean_b) for p, q in zip(a, b)) / sum(
+        (p - mean_a) ** 2 for p in a
+    )
     return round(rise, 2) + 0.0  # no -0.00 in a table
 
 
@@ -130,7 +149,12 @@ def peak_megabytes(name: str, kind: str) -> float:
 def growth_of_memory(name: str, kind: str) -> float:
     setting = SETTINGS[name]
     warm = make_net(replace(setting, steps=2, batch=1), KINDS[kind])
-    training_step(warm, replace(setting, steps=2, batch=1), torch.optim.SGD(warm.parameters(), 1e-9), fused_loss=True)()
+    training_step(
+        warm,
+        replace(setting, steps=2, batch=1),
+        torch.optim.SGD(warm.parameters(), 1e-9),
+        fused_loss=True,
+    )()
     net = make_net(setting, KINDS[kind])
     step = training_step(net, setting, torch.optim.SGD(net.parameters(), 1e-9), fused_loss=True)
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of start-up
@@ -161,26 +185,49 @@ def _steps(record: dict[str, Any]) -> list[str]:
         adam, cells = found["seconds"]["adam"], []
         for method in METHODS:
             times = found["seconds"][method]
-            shown = [f"{1e3 * t:.3g}" if method == "adam" else f"{t / a:.2f}" for t, a in zip(times, adam)]
+            shown = [
+                f"{1e3 * t:.3g}" if method == "adam" else f"{t / a:.2f}"
+                for t, a in zip(times, adam)
+            ]
             cells.append(f" {', '.join(shown)} | {slope(found['sizes'], times):.2f} |")
-        lines.append(f"| {SWEEPS[name].label} | {', '.join(map(_short, found['sizes']))} |" + "".join(cells))
+        lines.append(
+            f"| {SWEEPS[name].label} | {', '.join(map(_short, found['sizes']))} |" + "".join(cells)
+        )
     return lines
 
 
 def _metric(record: dict[str, Any]) -> list[str]:
-    lines = ["| the metric alone, ms | sizes |" + "".join(f" {label} | slope |" for label in METRIC.values())]
+    lines = [
+        "| the metric alone, ms | sizes |"
+        + "".join(f" {label} | slope |" for label in METRIC.values())
+    ]
     lines.append("| --- | --- |" + " --- | ---: |" * len(METRIC))
     for name, found in _sweeps(record):
         if SWEEPS[name].recurrent:
-            every = [(found["seconds"][what], slope(found["sizes"], found["seconds"][what])) for what in METRIC]
-            cells = [f" {', '.join(f'{1e3 * t:.3g}' for t in times)} | {rise:.2f} |" for times, rise in every]
-            lines.append(f"| {SWEEPS[name].label} | {', '.join(map(_short, found['sizes']))} |" + "".join(cells))
+            every = [
+                (found["seconds"][what], slope(found["sizes"], found["seconds"][what]))
+                for what in METRIC
+            ]
+            cells = [
+                f" {', '.join(f'{1e3 * t:.3g}' for t in times)} | {rise:.2f} |"
+                for times, rise in every
+            ]
+            lines.append(
+                f"| {SWEEPS[name].label} | {', '.join(map(_short, found['sizes']))} |"
+                + "".join(cells)
+            )
     return lines
 
 
 def _memory(record: dict[str, Any]) -> list[str]:
-    lines = ["| peak memory of training, MB | torch.nn.RNN | pathsgd.nn.RNN |", "| --- | ---: | ---: |"]
-    return lines + [f"| {n} | {m['torch']:.1f} | {m['fused']:.1f} |" for n, m in record["memory_megabytes"].items()]
+    lines = [
+        "| peak memory of training, MB | torch.nn.RNN | pathsgd.nn.RNN |",
+        "| --- | ---: | ---: |",
+    ]
+    return lines + [
+        f"| {n} | {m['torch']:.1f} | {m['fused']:.1f} |"
+        for n, m in record["memory_megabytes"].items()
+    ]
 
 
 def _sweeps(record: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -192,12 +239,18 @@ def _short(size: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sweeps", nargs="*", choices=SWEEPS, default=list(SWEEPS))
     parser.add_argument("--seconds", type=float, default=4.0, help="for the turns at one size")
     parser.add_argument("--no-memory", action="store_true", help="keep the record's memory")
-    parser.add_argument("--json", type=Path, default=RECORD, help="the record to write; sweeps not run are kept")
-    parser.add_argument("--page", action="store_true", help="only put the record's tables into the page")
+    parser.add_argument(
+        "--json", type=Path, default=RECORD, help="the record to write; sweeps not run are kept"
+    )
+    parser.add_argument(
+        "--page", action="store_true", help="only put the record's tables into the page"
+    )
     parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -205,14 +258,24 @@ def main() -> None:
     if options.memory_of:
         print(growth_of_memory(*options.memory_of))
         return
-    known = json.loads(options.json.read_text()) if options.json.exists() else {"sweeps": {}, "memory_megabytes": {}}
+    known = (
+        json.loads(options.json.read_text())
+        if options.json.exists()
+        else {"sweeps": {}, "memory_megabytes": {}}
+    )
     if not options.page:
         for name in options.sweeps:
             print(SWEEPS[name].label)
             known["sweeps"][name] = measured(SWEEPS[name], options.seconds)
         if not options.no_memory:
-            known["memory_megabytes"] = {n: {k: peak_megabytes(n, k) for k in KINDS} for n in ("A750", "M784")}
-        known = {"machine": machine(), "threads": 1, **{key: known[key] for key in ("sweeps", "memory_megabytes")}}
+            known["memory_megabytes"] = {
+                n: {k: peak_megabytes(n, k) for k in KINDS} for n in ("A750", "M784")
+            }
+        known = {
+            "machine": machine(),
+            "threads": 1,
+            **{key: known[key] for key in ("sweeps", "memory_megabytes")},
+        }
         options.json.write_text(json.dumps(known, indent=1) + "\n")
     if options.json == RECORD:  # the page shows the record
         into_page(BEGIN, table(known))

@@ -43,7 +43,12 @@ class Setting:
     def flops(self) -> float:
         """Multiply-adds of one forward and backward pass, times two."""
         rows = self.steps if self.every_step else 1
-        return 6.0 * self.batch * self.hidden * (self.steps * (self.hidden + self.inputs) + rows * self.outputs)
+        return (
+            6.0
+            * self.batch
+            * self.hidden
+            * (self.steps * (self.hidden + self.inputs) + rows * self.outputs)
+        )
 
 
 SETTINGS = {
@@ -106,7 +111,9 @@ def loss_of(net: Net, x: Tensor, y: Tensor, fused_loss: bool) -> Tensor:
     return F.mse_loss(out, y) if y.is_floating_point() else F.cross_entropy(out, y)
 
 
-def training_step(net: Net, setting: Setting, optimizer: torch.optim.Optimizer, fused_loss: bool) -> Callable[[], None]:
+def training_step(
+    net: Net, setting: Setting, optimizer: torch.optim.Optimizer, fused_loss: bool
+) -> Callable[[], None]:
     x, y = batch_of(setting)
 
     def step() -> None:
@@ -128,7 +135,9 @@ def measurement(net: nn.Module, setting: Setting, terms: Terms) -> Callable[[], 
     return measure
 
 
-def interleaved(functions: dict[str, Callable[[], object]], seconds: float, most: int = 200) -> dict[str, float]:
+def interleaved(
+    functions: dict[str, Callable[[], object]], seconds: float, most: int = 200
+) -> dict[str, float]:
     """Median seconds of each function, all of them taking turns until the time is up.
 
     A turn is a burst of calls that lasts about BURST seconds, one call at least: in training a step follows a step of
@@ -160,7 +169,11 @@ def machine() -> dict[str, object]:
     processor = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        names = [
+            line.split(":")[1].strip()
+            for line in info.read_text().splitlines()
+            if line.startswith("model name")
+        ]
         processor = names[0] if names else processor
     return {
         "processor": processor,

@@ -47,7 +47,17 @@ GOALS = {
     "identity": dict.fromkeys(("A100", "A400", "A750", "M784", "W20"), 0.10),
 }
 """For one thread with AVX-512."""
-COLUMNS = ("naive", "fused", "path", "path_default", "kappa", "kappa_both", "identity", "limit", "jax")
+COLUMNS = (
+    "naive",
+    "fused",
+    "path",
+    "path_default",
+    "kappa",
+    "kappa_both",
+    "identity",
+    "limit",
+    "jax",
+)
 
 
 def naive_path_step(net: Net, setting: Setting, lr: float = 1e-12) -> Callable[[], None]:
@@ -86,12 +96,18 @@ def measure_setting(name: str, seconds: float, jax_python: str | None) -> dict[s
     plain, naive = make_net(setting, nn.RNN), make_net(setting, nn.RNN)
     fused, path = make_net(setting, pathsgd.nn.RNN), make_net(setting, pathsgd.nn.RNN)
     x, _ = batch_of(setting)
-    paper_rule = pathsgd.PathSGD(path, 1e-9, metric=pathsgd.Metric(0.0), clip=None, growth=None, example_inputs=(x,))
+    paper_rule = pathsgd.PathSGD(
+        path, 1e-9, metric=pathsgd.Metric(0.0), clip=None, growth=None, example_inputs=(x,)
+    )
     default = pathsgd.PathSGD(path, 1e-9, example_inputs=(x,))
     functions: dict[str, Callable[[], object]] = {
-        "sgd": training_step(plain, setting, torch.optim.SGD(plain.parameters(), 1e-9), fused_loss=False),
+        "sgd": training_step(
+            plain, setting, torch.optim.SGD(plain.parameters(), 1e-9), fused_loss=False
+        ),
         "naive": naive_path_step(naive, setting),
-        "fused": training_step(fused, setting, torch.optim.SGD(fused.parameters(), 1e-9), fused_loss=True),
+        "fused": training_step(
+            fused, setting, torch.optim.SGD(fused.parameters(), 1e-9), fused_loss=True
+        ),
         "path": training_step(path, setting, paper_rule, fused_loss=True),
         "path_default": training_step(path, setting, default, fused_loss=True),
         "kappa": measurement(path, setting, "first"),
@@ -110,14 +126,25 @@ def table(records: dict[str, dict[str, Any]]) -> str:
     lines = [""]
     for record in records.values():
         columns = [c for c in COLUMNS if any(c in row["ratios"] for row in record["rows"])]
-        kernel, speed = record["backend"].split(" kernel")[0], record["product_flops_per_second"] / 1e9
+        kernel, speed = (
+            record["backend"].split(" kernel")[0],
+            record["product_flops_per_second"] / 1e9,
+        )
         title = f"{record['threads']} thread(s), {kernel}, large product {speed:.0f} GFLOP/s"
-        lines += [f"| {title} | sgd, ms | {' | '.join(columns)} |", "| --- |" + " ---: |" * (len(columns) + 1)]
+        lines += [
+            f"| {title} | sgd, ms | {' | '.join(columns)} |",
+            "| --- |" + " ---: |" * (len(columns) + 1),
+        ]
         for row in record["rows"]:
             cells = [_cell(row["setting"], column, row["ratios"]) for column in columns]
-            lines.append(f"| {row['setting']} | {1e3 * row['sgd_seconds']:.2f} | {' | '.join(cells)} |")
+            lines.append(
+                f"| {row['setting']} | {1e3 * row['sgd_seconds']:.2f} | {' | '.join(cells)} |"
+            )
         lines.append("")
-    goals = [f"| {name} | {' | '.join(str(of.get(s, '')) for s in SETTINGS)} |" for name, of in GOALS.items()]
+    goals = [
+        f"| {name} | {' | '.join(str(of.get(s, '')) for s in SETTINGS)} |"
+        for name, of in GOALS.items()
+    ]
     head = [f"| goals | {' | '.join(SETTINGS)} |", "| --- |" + " ---: |" * len(SETTINGS)]
     return "\n".join([*lines, *head, *goals, "", ""])
 
@@ -130,22 +157,35 @@ def _cell(setting: str, column: str, ratios: dict[str, float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--seconds", type=float, default=6.0)
-    parser.add_argument("--jax", metavar="PYTHON", help="an interpreter that has jax: a scan+jit SGD step beside them")
+    parser.add_argument(
+        "--jax",
+        metavar="PYTHON",
+        help="an interpreter that has jax: a scan+jit SGD step beside them",
+    )
     parser.add_argument("--json", type=Path, help="directory for the record")
-    parser.add_argument("--page", action="store_true", help="only put the tables of the records into the page")
+    parser.add_argument(
+        "--page", action="store_true", help="only put the tables of the records into the page"
+    )
     options = parser.parse_args()
     if options.page:
-        into_page(BEGIN, table({n: json.loads((HERE / "records" / f"{n}.json").read_text()) for n in RECORDS}))
+        into_page(
+            BEGIN,
+            table({n: json.loads((HERE / "records" / f"{n}.json").read_text()) for n in RECORDS}),
+        )
         return
     torch.set_flush_denormal(True)
     for threads in options.threads:
         torch.set_num_threads(threads)
         peak, rows = gemm_peak(), []
-        print(f"{threads} thread(s), {pathsgd.nn.backend()}, large product {peak / 1e9:.0f} GFLOP/s")
+        print(
+            f"{threads} thread(s), {pathsgd.nn.backend()}, large product {peak / 1e9:.0f} GFLOP/s"
+        )
         print(f"{'':6}{'sgd ms':>9}" + "".join(f"{c:>13}" for c in COLUMNS))
         for name in options.settings:
             times = measure_setting(name, options.seconds, options.jax)
@@ -157,7 +197,12 @@ def main() -> None:
             print(f"{name:6}{base * 1e3:9.2f}" + "".join(cells), flush=True)
         if options.json:
             options.json.mkdir(parents=True, exist_ok=True)
-            record = {**machine(), "threads": threads, "product_flops_per_second": peak, "rows": rows}
+            record = {
+                **machine(),
+                "threads": threads,
+                "product_flops_per_second": peak,
+                "rows": rows,
+            }
             (options.json / f"steps-{threads}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 

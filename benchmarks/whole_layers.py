@@ -17,7 +17,9 @@ WORLD = 4
 
 def main() -> None:
     """Print the table."""
-    print("| eight equal layers, four processes | whole at once, in layers | collective operations of the step |")
+    print(
+        "| eight equal layers, four processes | whole at once, in layers | collective operations of the step |"
+    )
     print("|---|---|---|")
     for kind in KINDS:
         results = in_processes(WORLD, peaks_of, kind)

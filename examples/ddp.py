@@ -24,7 +24,9 @@ def train(epochs: int = 3, batch: int = 32, parts: int = 2) -> float:
     model = DistributedDataParallel(Net())
     optimizer = PathAdam(model, lr=1e-2)
     sampler = DistributedSampler(sequences(), shuffle=True)
-    loader = DataLoader(sequences(), batch_size=batch // dist.get_world_size() // parts, sampler=sampler)
+    loader = DataLoader(
+        sequences(), batch_size=batch // dist.get_world_size() // parts, sampler=sampler
+    )
     loss = torch.zeros(())
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
@@ -45,7 +47,9 @@ def train(epochs: int = 3, batch: int = 32, parts: int = 2) -> float:
 def main() -> float:
     dist.init_process_group("gloo")
     try:
-        return train()  # freed after its group, the parallel model may wait for threads of gloo for ever
+        return (
+            train()
+        )  # freed after its group, the parallel model may wait for threads of gloo for ever
     finally:
         dist.destroy_process_group()
 

@@ -36,7 +36,9 @@ def main(options: Options) -> float:
     session = onnxruntime.InferenceSession(options.out, providers=["CPUExecutionProvider"])
     (there,) = session.run(["y"], {"x": x.numpy()})
     difference = (torch.from_numpy(there) - net(x).detach()).abs().max().item()
-    print(f"{options.out}: {options.out.stat().st_size} bytes, off by {difference:.1e} on {len(x)} sequences")
+    print(
+        f"{options.out}: {options.out.stat().st_size} bytes, off by {difference:.1e} on {len(x)} sequences"
+    )
     return difference
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from pathsgd.lab.run.listeners import ProgressBar
-from pathsgd.lab.run.record import Record
-from pathsgd.lab.run.spec import default_spec, replace_settings
-from pathsgd.lab.run.train import train
+from pathsgd_lab.run.listeners import ProgressBar
+from pathsgd_lab.run.record import Record
+from pathsgd_lab.run.spec import default_spec, replace_settings
+from pathsgd_lab.run.train import train
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,9 @@ def main(options: Options) -> Record:
         limit=options.limit, valid_size=options.valid_size,
     )  # fmt: skip
     progress = ProgressBar(spec, Console())
-    record = train(spec, options.run_dir, resume=True, data_dir=options.data_dir, listeners=[progress])
+    record = train(
+        spec, options.run_dir, resume=True, data_dir=options.data_dir, listeners=[progress]
+    )
     print(f"{record.outcome}: test error {record.metrics['test']:.2f} % after {record.steps} steps")
     return record
 

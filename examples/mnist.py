@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import pathsgd
-from pathsgd.lab.tasks.smnist import SequentialMnistTask
+from pathsgd_lab.tasks.smnist import SequentialMnistTask
 
 FACTOR = 10.0
 NETS = {
@@ -52,7 +52,9 @@ def trained(kind: str, seed: int, epochs: int, x: Tensor, y: Tensor) -> nn.Seque
 def rescaled(net: nn.Module, x: Tensor, seed: int) -> nn.Module:
     """The same function, its units multiplied by up to FACTOR and divided by as much."""
     generator = torch.Generator().manual_seed(seed)
-    return pathsgd.random_rescaling(copy.deepcopy(net), x[:1], low=1 / FACTOR, high=FACTOR, generator=generator)
+    return pathsgd.random_rescaling(
+        copy.deepcopy(net), x[:1], low=1 / FACTOR, high=FACTOR, generator=generator
+    )
 
 
 @torch.no_grad()

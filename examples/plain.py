@@ -22,7 +22,9 @@ def train(epochs: int = 4) -> tuple[Net, list[float]]:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            losses.append(loss.detach())  # a tensor: reading a number here would wait for the device
+            losses.append(
+                loss.detach()
+            )  # a tensor: reading a number here would wait for the device
         print(f"epoch {epoch}: loss {losses[-1]:.5f}, gamma^2 = exp({optimizer.log_gamma_sq:.2f})")
     return model, [float(loss) for loss in losses]
 

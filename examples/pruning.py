@@ -45,7 +45,10 @@ def pruned(net: nn.Module, by_share: bool, amount: float, example: object) -> nn
         if isinstance(module, (nn.Linear, nn.Conv2d))
     }
     prune.global_unstructured(
-        list(scores), prune.L1Unstructured, importance_scores=scores if by_share else None, amount=amount
+        list(scores),
+        prune.L1Unstructured,
+        importance_scores=scores if by_share else None,
+        amount=amount,
     )
     return net
 
@@ -59,11 +62,33 @@ def main(options: Options) -> None:
             net = trained(kind, seed, options.epochs, x, y)
             for scaling, model in (("as trained", net), ("rescaled", rescaled(net, x, seed))):
                 for score in ("magnitude", "path share"):
-                    curve = [accuracy(pruned(model, score == "path share", a, x[:1]), *test) for a in AMOUNTS]
-                    rows.append({"net": kind, "seed": seed, "scaling": scaling, "score": score, "accuracy": curve})
-                    print(f"{kind} {seed} {scaling:10} {score:10}", *(f"{value:.3f}" for value in curve), flush=True)
-    chosen = {name: value for name, value in asdict(options).items() if name not in ("data_dir", "out")}
-    write_record(options.out, __file__, {**chosen, "factor": FACTOR, "amounts": AMOUNTS, "images": len(x)}, rows)
+                    curve = [
+                        accuracy(pruned(model, score == "path share", a, x[:1]), *test)
+                        for a in AMOUNTS
+                    ]
+                    rows.append(
+                        {
+                            "net": kind,
+                            "seed": seed,
+                            "scaling": scaling,
+                            "score": score,
+                            "accuracy": curve,
+                        }
+                    )
+                    print(
+                        f"{kind} {seed} {scaling:10} {score:10}",
+                        *(f"{value:.3f}" for value in curve),
+                        flush=True,
+                    )
+    chosen = {
+        name: value for name, value in asdict(options).items() if name not in ("data_dir", "out")
+    }
+    write_record(
+        options.out,
+        __file__,
+        {**chosen, "factor": FACTOR, "amounts": AMOUNTS, "images": len(x)},
+        rows,
+    )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,13 @@ import numpy as np
 import onnxruntime
 import torch
 import tyro
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, qdq_loss_debug, quantize_static
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    qdq_loss_debug,
+    quantize_static,
+)
 from torch import Tensor, nn
 
 import pathsgd
@@ -79,7 +85,9 @@ class Session(nn.Module):
         super().__init__()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        self.run = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run
+        self.run = onnxruntime.InferenceSession(
+            path, options, providers=["CPUExecutionProvider"]
+        ).run
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.from_numpy(self.run(["y"], {"x": x.numpy()})[0])
@@ -94,24 +102,35 @@ def layer_errors(folder: Path, x: Tensor) -> dict[str, float]:
         found.append(qdq_loss_debug.collect_activations(str(watched), Reader(x)))
     pairs = qdq_loss_debug.create_activation_matching(found[1], found[0])
     errors = {}
-    for number, name in enumerate([*sorted(name for name in pairs if name.startswith("relu")), "y"], 1):
+    for number, name in enumerate(
+        [*sorted(name for name in pairs if name.startswith("relu")), "y"], 1
+    ):
         exact, rounded = (np.concatenate(pairs[name][key]) for key in ("float", "post_qdq"))
         errors[f"layer {number}"] = float(np.linalg.norm(rounded - exact) / np.linalg.norm(exact))
     return errors
 
 
-def measured(net: nn.Module, x: Tensor, test_x: Tensor, test_y: Tensor, folder: Path) -> Iterator[dict[str, Any]]:
+def measured(
+    net: nn.Module, x: Tensor, test_x: Tensor, test_y: Tensor, folder: Path
+) -> Iterator[dict[str, Any]]:
     """The net in int8, in two ways: accuracy before and after, and the error of every layer."""
     export(net, x, folder)
     exact = accuracy(Session(folder / FLOAT), test_x, test_y)
     for weights in ("one scale a tensor", "one scale a row"):
         quantise(x, folder, weights == "one scale a row")
         rounded = accuracy(Session(folder / INT8), test_x, test_y)
-        yield {"weights": weights, "float": exact, "int8": rounded, "errors": layer_errors(folder, test_x[:500])}
+        yield {
+            "weights": weights,
+            "float": exact,
+            "int8": rounded,
+            "errors": layer_errors(folder, test_x[:500]),
+        }
 
 
 def main(options: Options) -> None:
-    logging.getLogger().setLevel(logging.ERROR)  # advice for nets that were exported by something else
+    logging.getLogger().setLevel(
+        logging.ERROR
+    )  # advice for nets that were exported by something else
     x, y = images("train", options.data_dir, options.limit)
     test = images("test", options.data_dir, options.limit)
     rows = []
@@ -125,7 +144,9 @@ def main(options: Options) -> None:
                     for row in measured(model, x[: options.calibration], *test, Path(place)):
                         rows.append({"net": kind, "seed": seed, "scaling": scaling, **row})
                         print(*rows[-1].values(), flush=True)
-    chosen = {name: value for name, value in asdict(options).items() if name not in ("data_dir", "out")}
+    chosen = {
+        name: value for name, value in asdict(options).items() if name not in ("data_dir", "out")
+    }
     write_record(options.out, __file__, {**chosen, "factor": FACTOR, "images": len(x)}, rows)
 
 

@@ -61,7 +61,9 @@ def write(net: Writer, alphabet: list[str], start: str, options: Options) -> str
     given = torch.tensor([alphabet.index(c) for c in start])[:, None]
     for _ in range(options.characters):
         scores, state = net(given, state)
-        given = torch.multinomial((scores[-1] / options.temperature).softmax(1), 1, generator=generator)
+        given = torch.multinomial(
+            (scores[-1] / options.temperature).softmax(1), 1, generator=generator
+        )
         written.append(alphabet[given.item()])
     return "".join(written)
 

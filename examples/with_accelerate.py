@@ -14,9 +14,13 @@ from pathsgd import PathAdam
 from task import Net, sequences
 
 
-def main(epochs: int = 4, accumulate: int = 2, mixed_precision: str = "no", cpu: bool = True) -> list[float]:
+def main(
+    epochs: int = 4, accumulate: int = 2, mixed_precision: str = "no", cpu: bool = True
+) -> list[float]:
     set_seed(0)
-    accelerator = Accelerator(gradient_accumulation_steps=accumulate, mixed_precision=mixed_precision, cpu=cpu)
+    accelerator = Accelerator(
+        gradient_accumulation_steps=accumulate, mixed_precision=mixed_precision, cpu=cpu
+    )
     model = Net()
     optimizer = PathAdam(model, lr=1e-2)
     loader = DataLoader(sequences(), batch_size=16, shuffle=True)

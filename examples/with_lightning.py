@@ -44,7 +44,9 @@ class Regression(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
 
-def main(manual: bool = False, epochs: int = 4, resume: str | None = None, **options: Any) -> lightning.Trainer:
+def main(
+    manual: bool = False, epochs: int = 4, resume: str | None = None, **options: Any
+) -> lightning.Trainer:
     lightning.seed_everything(0, verbose=False)
     quiet: dict[str, Any] = {
         "accelerator": "cpu", "devices": 1, "logger": False, "enable_progress_bar": False,

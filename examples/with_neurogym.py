@@ -87,7 +87,11 @@ def trials(env: Any, count: int, **settings: Any) -> tuple[Tensor, Tensor, Tenso
         inputs.append(torch.from_numpy(env.ob.copy()).float())
         answers.append(torch.from_numpy(env.gt.copy()).long())
         evidence.append(float(trial["coh"]) * (1 if trial["ground_truth"] == 2 else -1))
-    return pad_sequence(inputs), pad_sequence(answers, padding_value=IGNORED), torch.tensor(evidence)
+    return (
+        pad_sequence(inputs),
+        pad_sequence(answers, padding_value=IGNORED),
+        torch.tensor(evidence),
+    )
 
 
 @torch.no_grad()
@@ -106,14 +110,22 @@ def plot(net: ContinuousTimeRNN, path: Path) -> None:
     left, right = (net.rates(trials(env, 200, ground_truth=side, coh=25.6)[0]) for side in (1, 2))
     shown = slice(FIXATION // STEP, (FIXATION + STIMULUS) // STEP)
     prefer = (right - left).mean(1)[shown].mean(0)
-    figure, (top, bottom) = plt.subplots(2, 1, figsize=(6.4, 5.6), sharex=True, layout="constrained")
-    picture = top.imshow(right[:, 0, prefer.argsort()].T, aspect="auto", cmap="viridis", origin="lower")
+    figure, (top, bottom) = plt.subplots(
+        2, 1, figsize=(6.4, 5.6), sharex=True, layout="constrained"
+    )
+    picture = top.imshow(
+        right[:, 0, prefer.argsort()].T, aspect="auto", cmap="viridis", origin="lower"
+    )
     top.set(ylabel="unit, by preference", title="firing rates in one trial, evidence for right")
     figure.colorbar(picture, ax=top, label="rate")
     for rates, colour, name in ((left, "#D55E00", "left"), (right, "#0072B2", "right")):
-        bottom.plot(rates.mean(1) @ prefer / prefer.norm(), color=colour, label=f"evidence for {name}")
+        bottom.plot(
+            rates.mean(1) @ prefer / prefer.norm(), color=colour, label=f"evidence for {name}"
+        )
     bottom.axvspan(shown.start, shown.stop, alpha=0.15, color="k", label="evidence is shown")
-    bottom.axvline(shown.stop + DELAYS[-1] // STEP, color="k", linestyle=":", label="the fixation point goes")
+    bottom.axvline(
+        shown.stop + DELAYS[-1] // STEP, color="k", linestyle=":", label="the fixation point goes"
+    )
     bottom.set(xlabel=f"time step ({STEP} ms)", ylabel="mean activity along the choice")
     figure.legend(loc="outside lower center", ncols=2)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +148,9 @@ def main(options: Options) -> float:
         schedule.step()
         if step % 100 == 0:
             (rate,) = optimizer.growth_rates.values()
-            print(f"step {step:5}  loss {loss.item():.4f}  growth rate {rate.item():.3f}", flush=True)
+            print(
+                f"step {step:5}  loss {loss.item():.4f}  growth rate {rate.item():.3f}", flush=True
+            )
     right = share_of_right_answers(net, env)
     plot(net, options.out)
     print(f"right answers in new trials: {100 * right:.1f} %   picture: {options.out}")

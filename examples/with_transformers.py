@@ -36,7 +36,9 @@ class PathTrainer(Trainer):
         return self.optimizer
 
 
-def main(folder: str | None = None, epochs: int = 4, resume: bool = False, **options: Any) -> PathTrainer:
+def main(
+    folder: str | None = None, epochs: int = 4, resume: bool = False, **options: Any
+) -> PathTrainer:
     arguments = TrainingArguments(
         folder or tempfile.mkdtemp(), num_train_epochs=epochs, per_device_train_batch_size=32, learning_rate=1e-2,
         max_grad_norm=0.0, logging_steps=16, report_to=[], use_cpu=True, disable_tqdm=True, seed=0,
@@ -44,7 +46,9 @@ def main(folder: str | None = None, epochs: int = 4, resume: bool = False, **opt
     )  # fmt: skip
     rows = [{"x": x, "labels": y} for x, y in sequences()]
     torch.manual_seed(0)
-    trainer = PathTrainer(WithLoss(), arguments, train_dataset=rows, data_collator=default_data_collator)
+    trainer = PathTrainer(
+        WithLoss(), arguments, train_dataset=rows, data_collator=default_data_collator
+    )
     trainer.train(resume_from_checkpoint=resume)
     print(f"loss {trainer.state.log_history[-1]['train_loss']:.5f}")
     return trainer

@@ -22,7 +22,10 @@ SPEC, HASH = '  "spec": ', '  "hash": '
 
 def states_unused_growth(optimiser: dict[str, Any]) -> bool:
     """Whether these settings of an optimiser state a bound on growth that its rule does not have."""
-    literal = optimiser["name"] in ("path-sgd", "path-sgd-both") and optimiser["rho"] == optimiser["clip"] == 0
+    literal = (
+        optimiser["name"] in ("path-sgd", "path-sgd-both")
+        and optimiser["rho"] == optimiser["clip"] == 0
+    )
     return (literal or optimiser["name"] == "path-adam-paper") and optimiser["step_growth"] != 0
 
 
@@ -38,10 +41,14 @@ def correct(path: Path) -> Path | None:
     content["optimiser"]["step_growth"] = 0.0
     spec = spec_from_json(content)
     lines[specs[0]] = f"{SPEC}{json.dumps(content)},"
-    lines[next(i for i, line in enumerate(lines) if line.startswith(HASH))] = f'{HASH}"{spec_hash(spec)}",'
+    lines[next(i for i, line in enumerate(lines) if line.startswith(HASH))] = (
+        f'{HASH}"{spec_hash(spec)}",'
+    )
     corrected = path.with_name(f"{spec.slug}.json")
     if corrected.exists():
-        raise SystemExit(f"{path} and {corrected} would be records of the same run: keep one of them")
+        raise SystemExit(
+            f"{path} and {corrected} would be records of the same run: keep one of them"
+        )
     write_text(corrected, "\n".join(lines))
     path.unlink()
     return corrected

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from pathsgd.lab.systems import SYSTEMS, System
-from pathsgd.lab.tasks import (
+from pathsgd_lab.systems import SYSTEMS, System
+from pathsgd_lab.tasks import (
     AddingTask,
     Batch,
     CopyTask,
@@ -46,5 +46,7 @@ def random_batch(task: Task, seed: int = 0) -> Batch:
 
 
 def build(system: str, task: Task, hidden: int = 12) -> tuple[System, nn.Module]:
-    settings_ = SYSTEMS[system](hidden=8 * hidden if system == "autoencoder" else hidden)  # its middle is narrower
+    settings_ = SYSTEMS[system](
+        hidden=8 * hidden if system == "autoencoder" else hidden
+    )  # its middle is narrower
     return settings_, settings_.build(task, seed=1)

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import pathsgd
+from oracle import pack, unpack
 from pathsgd.network.record.record import record
 from pathsgd.network.rules import RULES
-from pathsgd.reference import pack, unpack
 from support import oracles
 from support.cases import CASES, Case
 
@@ -27,7 +27,11 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
     assert list(found) == list(expected)
     for name, value in expected.items():
         torch.testing.assert_close(
-            found[name], torch.as_tensor(value), rtol=RELATIVE, atol=0, msg=lambda m, n=name: f"{n}: {m}"
+            found[name],
+            torch.as_tensor(value),
+            rtol=RELATIVE,
+            atol=0,
+            msg=lambda m, n=name: f"{n}: {m}",
         )
 
 
@@ -37,12 +41,19 @@ def test_the_library_equals_automatic_differentiation(case: tuple[Case, nn.Modul
     g = chosen.oracle(model)
     expected = oracles.gamma_sq(g, parameters)
     torch.testing.assert_close(pathsgd.gamma_sq(model, *inputs), expected, rtol=RELATIVE, atol=0)
-    torch.testing.assert_close(pathsgd.log_gamma_sq(model, *inputs), expected.log(), rtol=RELATIVE, atol=RELATIVE)
-    torch.testing.assert_close(pathsgd.path_norm(model, *inputs), expected.sqrt(), rtol=RELATIVE, atol=0)
+    torch.testing.assert_close(
+        pathsgd.log_gamma_sq(model, *inputs), expected.log(), rtol=RELATIVE, atol=RELATIVE
+    )
+    torch.testing.assert_close(
+        pathsgd.path_norm(model, *inputs), expected.sqrt(), rtol=RELATIVE, atol=0
+    )
     first, both = oracles.kappa1(g, parameters), oracles.kappa(g, parameters)
     assert_same(pathsgd.kappa(model, *inputs), first)
     assert_same(pathsgd.kappa(model, *inputs, terms="both"), both)
-    assert_same(pathsgd.kappa(model, *inputs, terms="both", relative=True), {n: k / expected for n, k in both.items()})
+    assert_same(
+        pathsgd.kappa(model, *inputs, terms="both", relative=True),
+        {n: k / expected for n, k in both.items()},
+    )
 
 
 ENUMERABLE = [name for name, chosen in CASES.items() if chosen.reference is not None]
@@ -56,14 +67,22 @@ def test_the_library_equals_path_enumeration(name: str) -> None:
     network, layout = chosen.reference()
     p = pack(layout, {n: v.detach().numpy() for n, v in model.named_parameters()})
     inputs = chosen.examples()
-    assert float(pathsgd.gamma_sq(model, *inputs)) == pytest.approx(network.gamma_sq_by_paths(p), rel=RELATIVE, abs=0)
+    assert float(pathsgd.gamma_sq(model, *inputs)) == pytest.approx(
+        network.gamma_sq_by_paths(p), rel=RELATIVE, abs=0
+    )
     for order in (0.5, 1, 3):
         norm = float(pathsgd.path_norm(model, *inputs, order=order))
         assert norm == pytest.approx(network.path_norm(p, order), rel=RELATIVE, abs=0)
-    for terms, expected in [("first", network.kappa1(p)), ("second", network.kappa2(p)), ("both", network.kappa(p))]:
+    for terms, expected in [
+        ("first", network.kappa1(p)),
+        ("second", network.kappa2(p)),
+        ("both", network.kappa(p)),
+    ]:
         found = pathsgd.kappa(model, *inputs, terms=terms)
         for parameter, values in unpack(layout, expected).items():
-            np.testing.assert_allclose(found[parameter], values, rtol=RELATIVE, atol=0, err_msg=parameter)
+            np.testing.assert_allclose(
+                found[parameter], values, rtol=RELATIVE, atol=0, err_msg=parameter
+            )
 
 
 def test_every_rule_has_a_case() -> None:

@@ -14,47 +14,68 @@ import pytest
 import torch
 
 import pathsgd
-from pathsgd.lab.cli import COMMANDS, main
-from pathsgd.lab.systems import SYSTEMS
-from pathsgd.lab.tasks import TASKS
 from pathsgd.network.rules import RULES
 from pathsgd.network.rules.__main__ import covered, refused
+from pathsgd_lab.cli import COMMANDS, main
+from pathsgd_lab.systems import SYSTEMS
+from pathsgd_lab.tasks import TASKS
 from support.casework import between
 from support.fuzz import table
 
 DOCS = Path(__file__).parents[1] / "docs"
-PLACES = ("src/pathsgd", ".", "src/pathsgd/rules", "src/pathsgd/lab/tasks", "src/pathsgd/lab/systems")
+PLACES = (
+    "src/pathsgd",
+    ".",
+    "src/pathsgd/rules",
+    "lab/src/pathsgd_lab/tasks",
+    "lab/src/pathsgd_lab/systems",
+)
 
 
 def test_the_tables_of_rules_are_up_to_date() -> None:
     page = (DOCS / "rules.md").read_text()
-    assert covered() in page and refused() in page, "put `python -m pathsgd.network.rules` into docs/rules.md"
+    assert covered() in page and refused() in page, (
+        "put `python -m pathsgd.network.rules` into docs/rules.md"
+    )
 
 
 def test_the_page_has_the_counts_of_the_last_fuzz() -> None:
-    assert table() in (DOCS / "reliability.md").read_text(), "put the output of tests/support/fuzz.py there"
+    assert table() in (DOCS / "reliability.md").read_text(), (
+        "put the output of tests/support/fuzz.py there"
+    )
 
 
 @pytest.mark.parametrize("name", ["models", "scaling", "loops"])
-def test_the_tables_of_benchmarks_are_those_of_their_records(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tables_of_benchmarks_are_those_of_their_records(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = DOCS.parent / "benchmarks"
     monkeypatch.syspath_prepend(str(folder))
     module, end = import_module(name), import_module("models").END
     record = json.loads((folder / "records" / f"{name}.json").read_text())
     page = (DOCS / "performance.md").read_text()
-    assert module.BEGIN + module.table(record) + end in page, f"run `python benchmarks/{name}.py --page`"
+    assert module.BEGIN + module.table(record) + end in page, (
+        f"run `python benchmarks/{name}.py --page`"
+    )
 
 
 def test_the_tables_of_steps_are_those_of_their_records(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = DOCS.parent / "benchmarks"
     monkeypatch.syspath_prepend(str(folder))
     steps, end = import_module("steps"), import_module("models").END
-    records = {name: json.loads((folder / "records" / f"{name}.json").read_text()) for name in steps.RECORDS}
+    records = {
+        name: json.loads((folder / "records" / f"{name}.json").read_text())
+        for name in steps.RECORDS
+    }
     page = (DOCS / "performance.md").read_text()
-    assert steps.BEGIN + steps.table(records) + end in page, "run `python benchmarks/steps.py --page`"
+    assert steps.BEGIN + steps.table(records) + end in page, (
+        "run `python benchmarks/steps.py --page`"
+    )
 
 
-def test_the_loops_of_the_benchmark_are_the_layers_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loops_of_the_benchmark_are_the_layers_beside_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(str(DOCS.parent / "benchmarks"))
     loops = import_module("loops")
     for name in loops.LOOPS:
@@ -73,7 +94,9 @@ def test_the_example_of_a_new_rule_works() -> None:
         pathsgd.gamma_sq(model, *inputs)
     try:
         exec(source[1], {"__name__": "example"})
-        expected = case.oracle(model)({name: p.detach().square() for name, p in model.named_parameters()})
+        expected = case.oracle(model)(
+            {name: p.detach().square() for name, p in model.named_parameters()}
+        )
         torch.testing.assert_close(pathsgd.gamma_sq(model, *inputs), expected)
         assert pathsgd.node_spaces(model, *inputs).count == 1
     finally:
@@ -81,8 +104,19 @@ def test_the_example_of_a_new_rule_works() -> None:
 
 
 ROOT = Path(pathsgd.__file__).parent
-MODULES = [".".join(("pathsgd", *path.relative_to(ROOT).with_suffix("").parts)) for path in ROOT.rglob("[!_]*.py")]
-SHOWN = ["gamma_sq", "explain", "check_invariance", "path_normalize_grad_", "PathSGD", "PathAdam", "optim.wrap"]
+MODULES = [
+    ".".join(("pathsgd", *path.relative_to(ROOT).with_suffix("").parts))
+    for path in ROOT.rglob("[!_]*.py")
+]
+SHOWN = [
+    "gamma_sq",
+    "explain",
+    "check_invariance",
+    "path_normalize_grad_",
+    "PathSGD",
+    "PathAdam",
+    "optim.wrap",
+]
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))

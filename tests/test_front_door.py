@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import pathsgd
-from pathsgd.lab.experiments.pages import page_tables
-from pathsgd.lab.report.markdown import filled, tables_in
 from pathsgd.network.rules import RULES
+from pathsgd_lab.experiments.pages import page_tables
+from pathsgd_lab.report.markdown import filled, tables_in
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -46,7 +46,9 @@ def given(page: str) -> dict[str, Any]:
     return names
 
 
-@pytest.mark.parametrize("page", [path for path in PAGES if blocks(path.read_text())], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "page", [path for path in PAGES if blocks(path.read_text())], ids=lambda path: path.name
+)
 @pytest.mark.filterwarnings("error")
 def test_the_code_on_a_page_runs_from_top_to_bottom(page: Path) -> None:
     """Cells of notebooks (`code-cell`) run when the documentation is built; these are the other blocks."""
@@ -62,7 +64,10 @@ def test_the_code_on_a_page_runs_from_top_to_bottom(page: Path) -> None:
 def test_no_other_kind_of_block_holds_python() -> None:
     for page in PAGES:
         for language in re.findall(r"^```(\S*)$", page.read_text(), re.M):
-            assert language in ("", "python", "sh", "{toctree}", "{eval-rst}"), (page.name, language)
+            assert language in ("", "python", "sh", "{toctree}", "{eval-rst}"), (
+                page.name,
+                language,
+            )
 
 
 def test_the_readme_s_tables_are_those_of_the_records() -> None:
@@ -73,7 +78,11 @@ def test_the_readme_s_tables_are_those_of_the_records() -> None:
 def rows(page: str, table: str) -> dict[str, list[str]]:
     """A generated table's rows by their first entry."""
     (found,) = re.findall(rf"<!-- table {table} -->(.*?)<!-- end of table -->", page, re.DOTALL)
-    split = [[entry.strip() for entry in line.strip("|").split("|")] for line in found.splitlines() if line[:1] == "|"]
+    split = [
+        [entry.strip() for entry in line.strip("|").split("|")]
+        for line in found.splitlines()
+        if line[:1] == "|"
+    ]
     return {first: rest for first, *rest in reversed(split)}
 
 
@@ -90,7 +99,11 @@ def test_what_the_readme_says_without_a_number_is_what_the_tables_say() -> None:
     few, _, _ = adding["RNN-ReLU, Adam, scaled by up to 100"][2].split(" / ")
     assert 0 < int(few) < int(seeds) / 2
     lengths = rows(README, "growth-lengths")
-    solved = {length: lengths[length][0].split(" of ") for length in lengths if length.endswith("rate 0.001")}
+    solved = {
+        length: lengths[length][0].split(" of ")
+        for length in lengths
+        if length.endswith("rate 0.001")
+    }
     too_long = solved.pop("T = 2000, rate 0.001")
     assert (
         len(solved) >= 3
@@ -103,17 +116,28 @@ def test_what_the_readme_says_without_a_number_is_what_the_tables_say() -> None:
     buys = rows(README, "compare-buys")
     assert len(buys) == 2 + 6  # head and rule
     coordinates = float(buys["mean excess in %, balanced starts"][1])
-    assert coordinates < min(float(entry.split()[0]) for entry in buys["mean excess in %, balanced starts"][2:])
+    assert coordinates < min(
+        float(entry.split()[0]) for entry in buys["mean excess in %, balanced starts"][2:]
+    )
     assert float(text["PathAdam, absolute"][-1]) < float(text["Adam"][-1])
     words = rows((ROOT / "docs" / "what-reproduces.md").read_text(), "ptb-word")
-    error = {name: float(words[name][1].split()[0]) for name in ("Adam", "PathAdam, relative", "PathAdam, absolute")}
-    assert error["Adam"] < min(error["PathAdam, relative"], error["PathAdam, absolute"]) and words["Adam"][3] == "1"
+    error = {
+        name: float(words[name][1].split()[0])
+        for name in ("Adam", "PathAdam, relative", "PathAdam, absolute")
+    }
+    assert (
+        error["Adam"] < min(error["PathAdam, relative"], error["PathAdam, absolute"])
+        and words["Adam"][3] == "1"
+    )
 
 
 def test_no_figure_in_the_readme_is_typed_by_hand() -> None:
     """Outside code and generated tables there is no number but the paper's year, and those in names."""
     prose = re.sub(
-        r"```.*?```|<!-- table.*?end of table -->|`[^`]*`|\]\([^)]*\)|^    .*?$", "", README, flags=re.DOTALL | re.M
+        r"```.*?```|<!-- table.*?end of table -->|`[^`]*`|\]\([^)]*\)|^    .*?$",
+        "",
+        README,
+        flags=re.DOTALL | re.M,
     )
     assert set(re.findall(r"(?<![\w-])\d[\d.,]*%?", prose)) <= {"2016", "3"}  # BSD 3-Clause
 

@@ -44,7 +44,9 @@ def test_path_optimisers_stay_and_the_others_drift(model, optimizer):
 
 
 def test_the_papers_path_adam_drifts(model):
-    report = check_invariance(model, X, optimizer=lambda m: PathAdam(m, 0.01, metric="paper"), steps=10)
+    report = check_invariance(
+        model, X, optimizer=lambda m: PathAdam(m, 0.01, metric="paper"), steps=10
+    )
     assert report.invariant() and not report.invariant("PathAdam") and not report.ok
 
 
@@ -94,7 +96,9 @@ def test_a_wrong_rule_would_be_noticed(model, monkeypatch):
 def test_integer_inputs_and_a_chosen_output():
     torch.manual_seed(0)
     words = nn.Sequential(nn.Embedding(5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6, 2))
-    assert check_invariance(words, torch.tensor([[0, 1], [2, 3]]), optimizer=PathSGD, steps=3).invariant("PathSGD")
+    assert check_invariance(
+        words, torch.tensor([[0, 1], [2, 3]]), optimizer=PathSGD, steps=3
+    ).invariant("PathSGD")
     report = check_invariance(Net(), X, output=lambda result: result[0])
     assert report.invariant()
 
@@ -109,7 +113,9 @@ def test_errors_say_what_is_wrong(model):
 
 
 def test_divergence_is_not_invariance(model):
-    report = pathsgd.invariance.InvarianceReport(1, 0.1, 10, 0.0, 0.0, 0.0, {"SGD": [0.0, math.nan]})
+    report = pathsgd.invariance.InvarianceReport(
+        1, 0.1, 10, 0.0, 0.0, 0.0, {"SGD": [0.0, math.nan]}
+    )
     assert not report.invariant("SGD")
 
 
@@ -117,7 +123,9 @@ def test_the_cost_grows_in_proportion_to_the_model():
     """deepcopy hands every tensor the memo of all that was copied so far: nobody may walk through it."""
 
     def calls(depth):
-        model = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(depth)), nn.Linear(2, 1))
+        model = nn.Sequential(
+            *(nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(depth)), nn.Linear(2, 1)
+        )
         counter = cProfile.Profile()
         counter.runcall(check_invariance, model, torch.ones(1, 2))
         return sum(entry.callcount for entry in counter.getstats())
@@ -127,8 +135,12 @@ def test_the_cost_grows_in_proportion_to_the_model():
 
 
 def test_the_report_ends_with_a_verdict(model):
-    assert str(check_invariance(model, X)).endswith("the model is invariant: differences below 1e-06 are rounding")
-    report = check_invariance(model, X, optimizer=lambda m: PathAdam(m, 0.01, metric="paper"), steps=3)
+    assert str(check_invariance(model, X)).endswith(
+        "the model is invariant: differences below 1e-06 are rounding"
+    )
+    report = check_invariance(
+        model, X, optimizer=lambda m: PathAdam(m, 0.01, metric="paper"), steps=3
+    )
     assert "training by PathAdam is NOT invariant" in str(report)
 
 

@@ -12,4 +12,6 @@ from zoo.__main__ import RECORDS
 
 
 def test_the_page_is_made_of_the_records() -> None:
-    assert page.PAGE.read_text() == page.made_of(page.load(RECORDS)), "make it anew with `python -m zoo --page`"
+    assert page.PAGE.read_text() == page.made_of(page.load(RECORDS)), (
+        "make it anew with `python -m zoo --page`"
+    )

@@ -40,7 +40,9 @@ def test_kappa_is_half_the_diagonal_of_curvlinops_hessian(every_step: bool) -> N
     measured = OnSquares(net)
     parameters = dict(measured.named_parameters())
     data = [(ones, torch.zeros(1, 1, dtype=torch.float64))]
-    hessian = curvlinops.HessianLinearOperator(measured, Itself(), list(parameters.values()), data, num_data=1)
+    hessian = curvlinops.HessianLinearOperator(
+        measured, Itself(), list(parameters.values()), data, num_data=1
+    )
     diagonal = (hessian @ torch.eye(hessian.shape[1], dtype=torch.float64)).diagonal()
     kappa = pathsgd.kappa(net, ones, terms="both")
     expected = torch.cat([kappa[name.removeprefix("model.")].flatten() for name in parameters])

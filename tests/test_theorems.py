@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import pathsgd
-from pathsgd.reference import Network, feasible_rescalings, log_factors
+from oracle import Network, feasible_rescalings, log_factors
 from support import models
 from support.cases import CASES, Case
 
@@ -19,14 +19,17 @@ from support.cases import CASES, Case
 FREE = [
     name
     for name, case in CASES.items()
-    if name != "there and back" and pathsgd.node_spaces(case.build(name), *case.examples()).count > 0
+    if name != "there and back"
+    and pathsgd.node_spaces(case.build(name), *case.examples()).count > 0
 ]
 
 
 def rescaled(model: nn.Module, inputs: tuple[Tensor, ...], seed: int = 0) -> nn.Module:
     """A twin with every free node rescaled by a factor from 1e-2 to 1e2."""
     generator = torch.Generator().manual_seed(seed)
-    return pathsgd.random_rescaling(copy.deepcopy(model), *inputs, low=1e-2, high=1e2, generator=generator)
+    return pathsgd.random_rescaling(
+        copy.deepcopy(model), *inputs, low=1e-2, high=1e2, generator=generator
+    )
 
 
 def first_tensor(result: object) -> Tensor:
@@ -41,7 +44,9 @@ def test_theorem_1_feasible_rescalings_leave_the_function_and_gamma_unchanged(na
     assert any(not torch.equal(p, q) for p, q in zip(model.parameters(), twin.parameters()))
     expected, found = first_tensor(model(*inputs)).detach(), first_tensor(twin(*inputs)).detach()
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10 * float(expected.abs().max()))
-    torch.testing.assert_close(pathsgd.gamma_sq(twin, *inputs), pathsgd.gamma_sq(model, *inputs), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        pathsgd.gamma_sq(twin, *inputs), pathsgd.gamma_sq(model, *inputs), rtol=1e-12, atol=0
+    )
 
 
 def path_sgd_step(model: nn.Module, inputs: tuple[Tensor, ...], terms: str) -> None:
@@ -57,9 +62,12 @@ def path_sgd_step(model: nn.Module, inputs: tuple[Tensor, ...], terms: str) -> N
 
 @pytest.mark.parametrize("terms", ["first", "both"])
 @pytest.mark.parametrize(
-    "name", ["mlp", "rnn", "deep rnn", "bidirectional rnn", "hand-written loop", "residual", "conv2d"]
+    "name",
+    ["mlp", "rnn", "deep rnn", "bidirectional rnn", "hand-written loop", "residual", "conv2d"],
 )
-def test_theorem_2_a_step_after_rescaling_is_the_rescaling_of_the_step(name: str, terms: str) -> None:
+def test_theorem_2_a_step_after_rescaling_is_the_rescaling_of_the_step(
+    name: str, terms: str
+) -> None:
     case = CASES[name]
     model, inputs = case.build(name), case.examples()
     stepped_then_rescaled = copy.deepcopy(model)
@@ -89,10 +97,16 @@ def test_the_free_nodes_are_the_feasible_rescalings_of_the_graph(name: str) -> N
 def _parameter_rescalings(network: Network) -> int:
     """How many independent ways of changing the parameters the feasible rescalings have."""
     basis = feasible_rescalings(network)
-    return int(np.linalg.matrix_rank([log_factors(network, beta) for beta in basis], tol=1e-9)) if len(basis) else 0
+    return (
+        int(np.linalg.matrix_rank([log_factors(network, beta) for beta in basis], tol=1e-9))
+        if len(basis)
+        else 0
+    )
 
 
-@pytest.mark.parametrize("name", ["mlp", "residual", "conv1d", "conv2d", "conv3d", "batch norm", "embedding"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "residual", "conv1d", "conv2d", "conv3d", "batch norm", "embedding"]
+)
 def test_kappa2_is_exactly_zero_without_sharing_along_a_path(name: str) -> None:
     case = CASES[name]
     second = pathsgd.kappa(case.build(name), *case.examples(), terms="second")
@@ -130,7 +144,11 @@ def test_figure_1_two_layers_of_two_units_rescaled() -> None:
     output, gamma_sq = net(x).detach(), pathsgd.gamma_sq(net, x)
     spaces = pathsgd.node_spaces(net, x)
     assert spaces.count == 4
-    order = [int(i) for side in ("weight_ih_l0", "weight_ih_l1") for i in spaces.edges[side].out.reshape(-1)]
+    order = [
+        int(i)
+        for side in ("weight_ih_l0", "weight_ih_l1")
+        for i in spaces.edges[side].out.reshape(-1)
+    ]
     alpha = torch.empty(4, dtype=torch.float64)
     alpha[torch.tensor(order) - 1] = a
     pathsgd.rescale_nodes(net, x, alpha=alpha)
@@ -147,7 +165,10 @@ def test_kappa2_outweighs_kappa1_on_the_diagonal_of_an_identity_matrix(steps: in
     with torch.no_grad():
         net.weight_hh_l0.copy_(torch.eye(3))
     x = torch.ones(steps, 1, 1, dtype=torch.float64)
-    ratio = pathsgd.kappa(net, x, terms="second")["weight_hh_l0"] / pathsgd.kappa(net, x)["weight_hh_l0"]
+    ratio = (
+        pathsgd.kappa(net, x, terms="second")["weight_hh_l0"]
+        / pathsgd.kappa(net, x)["weight_hh_l0"]
+    )
     assert ratio.diagonal().tolist() == pytest.approx([4 * (steps - 2) / 3] * 3, rel=1e-9)
 
 

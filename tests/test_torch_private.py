@@ -44,7 +44,10 @@ def used(path: Path) -> Iterator[str]:
 
 def is_listed(name: str) -> bool:
     # A part of a listed name is the way to it, and what a listed name holds belongs to it.
-    return any(name == known or known.startswith(f"{name}.") or name.startswith(f"{known}.") for known in PRIVATE)
+    return any(
+        name == known or known.startswith(f"{name}.") or name.startswith(f"{known}.")
+        for known in PRIVATE
+    )
 
 
 def test_every_private_interface_is_on_the_list() -> None:
@@ -69,14 +72,18 @@ def test_without_a_store_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPat
         ranks._store()
 
 
-def test_without_the_active_module_wrappers_are_still_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_active_module_wrappers_are_still_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delattr(DistributedDataParallel, "_active_ddp_module")
     assert torch_private.active_ddp() is None and ranks.active_peers() is None
 
 
 def test_without_version_counters_values_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch._C._autograd, "_unsafe_set_version_counter")
-    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1)
+    )
     before = {name: b.clone() for name, b in model.named_buffers()}
     pathsgd.gamma_sq(model, torch.rand(4, 2))
     assert all(torch.equal(b, before[name]) for name, b in model.named_buffers())

@@ -77,7 +77,9 @@ def decisions(root: Path, pattern: str) -> Iterator[str]:
 
 def tracked() -> list[Path]:
     """Every file that git tracks."""
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    names = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
+    ).stdout
     return [ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file()]
 
 
@@ -94,7 +96,9 @@ def main() -> None:
             f"{statistics.median(sizes):.0f}, 95 % {sizes[int(0.95 * len(sizes))]}, longest {lengths[0]}"
         )
         long = [path for path in lines if len(path.read_text().splitlines()) > LONGEST_FILE]
-        print(f"  over {LONGEST_FILE} lines: {[str(path.relative_to(root)) for path in long] or 'none'}")
+        print(
+            f"  over {LONGEST_FILE} lines: {[str(path.relative_to(root)) for path in long] or 'none'}"
+        )
         for decision, pattern in DECISIONS.items() if name == "library" else ():
             places = list(decisions(root, pattern))
             files = sorted({place.rsplit(":", 1)[0] for place in places})

@@ -12,9 +12,15 @@ RECORDS = Path(__file__).parent / "records"
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="zoo", description=__doc__)
-    parser.add_argument("names", nargs="*", help="parts of the names of the models to train; all where none is given")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        help="parts of the names of the models to train; all where none is given",
+    )
     parser.add_argument("--missing", action="store_true", help="only those without a record")
-    parser.add_argument("--page", action="store_true", help="make docs/models.md of the records that are there")
+    parser.add_argument(
+        "--page", action="store_true", help="make docs/models.md of the records that are there"
+    )
     arguments = parser.parse_args()
     from zoo import page
 
@@ -36,7 +42,11 @@ def main() -> None:
         try:
             record = run.record(entry)
         except Exception as error:
-            record = {"field": entry.field, "model": entry.name, "failed": f"{type(error).__name__}: {error}"[:500]}
+            record = {
+                "field": entry.field,
+                "model": entry.name,
+                "failed": f"{type(error).__name__}: {error}"[:500],
+            }
         file.write_text(json.dumps(record, indent=1) + "\n")
         print(entry.name, page.verdict(record), flush=True)
 

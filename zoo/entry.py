@@ -49,7 +49,9 @@ def classify(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(result if isinstance(result, Tensor) else result[0], y)
 
 
-def images(side: int, rows: int = 8, count: int = 2, channels: int = 3) -> list[tuple[Tensor, Tensor]]:
+def images(
+    side: int, rows: int = 8, count: int = 2, channels: int = 3
+) -> list[tuple[Tensor, Tensor]]:
     """A few batches of random images with random labels: a net that trains can learn them by heart."""
     generator = torch.Generator().manual_seed(1)
     return [

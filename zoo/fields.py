@@ -32,14 +32,18 @@ def _policy(name: str) -> Task:
     generator = torch.Generator().manual_seed(1)
     observations = torch.randn(64, 3, generator=generator)
     if name == "PPO":
-        policy = PPO("MlpPolicy", "Pendulum-v1", policy_kwargs={"activation_fn": nn.ReLU}, device="cpu").policy
+        policy = PPO(
+            "MlpPolicy", "Pendulum-v1", policy_kwargs={"activation_fn": nn.ReLU}, device="cpu"
+        ).policy
         actions = torch.rand(64, 1, generator=generator) * 2 - 1
 
         def loss(m: nn.Module, x: Tensor, a: Tensor) -> Tensor:
             values, log_prob, entropy = m.evaluate_actions(x, a)  # type: ignore[operator]
             return -log_prob.mean() + (values - a).square().mean() - 0.01 * entropy.mean()
 
-        return Task(policy, [(observations, actions)], loss, options={"output": ["action_net", "value_net"]})
+        return Task(
+            policy, [(observations, actions)], loss, options={"output": ["action_net", "value_net"]}
+        )
     environment = gymnasium.make("CartPole-v1")
     network = DQN("MlpPolicy", environment, device="cpu").policy.q_net
     states = torch.randn(64, 4, generator=generator)
@@ -73,6 +77,8 @@ def entries() -> Iterator[Entry]:
     for name in ("GCN", "GIN", "GraphSAGE"):
         yield Entry("graphs, torch_geometric", name, partial(_graph, name))
     for name in ("PPO", "DQN"):
-        yield Entry("reinforcement learning, stable-baselines3", f"{name} policy", partial(_policy, name))
+        yield Entry(
+            "reinforcement learning, stable-baselines3", f"{name} policy", partial(_policy, name)
+        )
     for name in ("MLP", "ResNet"):
         yield Entry("tables, rtdl", name, partial(_table, name))

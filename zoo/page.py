@@ -42,7 +42,9 @@ def made_of(records: list[dict[str, Any]]) -> str:
         "refused": sum("refused" in r for r in records),
         "missing": len(_missing(records)),
     }
-    return "\n".join([HEAD.format(**counts), *_trained(records), *_refused(records), *_not_run(records)])
+    return "\n".join(
+        [HEAD.format(**counts), *_trained(records), *_refused(records), *_not_run(records)]
+    )
 
 
 def _trained(records: list[dict[str, Any]]) -> list[str]:
@@ -53,7 +55,9 @@ def _trained(records: list[dict[str, Any]]) -> list[str]:
     ]
     for r in (r for r in sorted(records, key=_order) if "refused" not in r):
         if "failed" in r:
-            lines.append(f"| {r['field']} | {r['model']} | | | | | failed: {r['failed']} | | | | | | | |")
+            lines.append(
+                f"| {r['field']} | {r['model']} | | | | | failed: {r['failed']} | | | | | | | |"
+            )
             continue
         loss, weight, cost = r["loss"], r["largest_weight"], r["cost"]
         lines.append(
@@ -66,16 +70,27 @@ def _trained(records: list[dict[str, Any]]) -> list[str]:
 
 
 def _refused(records: list[dict[str, Any]]) -> list[str]:
-    lines = ["## Refused", "", "| field | model | operation | where | why |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "## Refused",
+        "",
+        "| field | model | operation | where | why |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for r in (r for r in sorted(records, key=_order) if "refused" in r):
         why = r["refused"]
-        lines.append(f"| {r['field']} | {r['model']} | `{why['operation']}` | {why['where']} | {why['why']} |")
+        lines.append(
+            f"| {r['field']} | {r['model']} | `{why['operation']}` | {why['where']} | {why['why']} |"
+        )
     return [*lines, ""]
 
 
 def _missing(records: list[dict[str, Any]]) -> list[str]:
     done = {r["model"] for r in records}
-    return [e.name for e in (*written.entries(), *fields.entries(), *vision.entries()) if e.name not in done]
+    return [
+        e.name
+        for e in (*written.entries(), *fields.entries(), *vision.entries())
+        if e.name not in done
+    ]
 
 
 def _not_run(records: list[dict[str, Any]]) -> list[str]:

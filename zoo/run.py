@@ -27,13 +27,25 @@ def record(entry: Entry) -> dict[str, Any]:
     task, steps = entry.make(), entry.steps
     task.model.train()
     metric = inspect.signature(pathsgd.PathAdam).parameters["metric"].default
-    result: dict[str, Any] = {"field": entry.field, "model": entry.name, "metric": metric, "steps": steps}
+    result: dict[str, Any] = {
+        "field": entry.field,
+        "model": entry.name,
+        "metric": metric,
+        "steps": steps,
+    }
     result["rate"] = entry.rate
     result["parameters"] = sum(p.numel() for p in task.model.parameters())
     explanation = pathsgd.explain(task.model, *task.inputs(*task.batches[0]), **task.options)
     if explanation.problem is not None:
         problem = explanation.problem
-        return {**result, "refused": {"operation": problem.operation, "where": problem.where, "why": problem.advice}}
+        return {
+            **result,
+            "refused": {
+                "operation": problem.operation,
+                "where": problem.where,
+                "why": problem.advice,
+            },
+        }
     result["free_nodes"] = sum(explanation.free_nodes.values())
     if result["parameters"] <= HEAVY:
         result["invariance"] = _invariance(task, entry.rate)
@@ -45,10 +57,21 @@ def _invariance(task: Task, rate: float) -> dict[str, Any]:
         return {"ok": True, "free nodes": 0}
     make = lambda m: pathsgd.PathAdam(m, lr=rate, **task.options)  # noqa: E731
     report = pathsgd.check_invariance(
-        task.model, *task.inputs(*task.batches[0]), optimizer=make, steps=2, low=0.1, high=10, **task.options
+        task.model,
+        *task.inputs(*task.batches[0]),
+        optimizer=make,
+        steps=2,
+        low=0.1,
+        high=10,
+        **task.options,
     )
     drift = max(next(iter(report.drift.values())))
-    found = {"output": report.output, "gamma_sq": report.gamma_sq, "kappa": report.kappa, "drift": drift}
+    found = {
+        "output": report.output,
+        "gamma_sq": report.gamma_sq,
+        "kappa": report.kappa,
+        "drift": drift,
+    }
     return {"ok": report.ok, **found}
 
 
@@ -91,7 +114,9 @@ def _beside_adam(task: Task, steps: int, rate: float) -> dict[str, Any]:
         warnings.simplefilter("always")
         path = Side(task, lambda m: pathsgd.PathAdam(m, lr=rate, **_with_example(task)))
         adam = Side(task, lambda m: torch.optim.Adam(m.parameters(), lr=rate))
-        for k in range(steps):  # in turn, so that the ratio of their times means something on a busy machine
+        for k in range(
+            steps
+        ):  # in turn, so that the ratio of their times means something on a busy machine
             path.step(k)
             adam.step(k)
             if not math.isfinite(path.losses[-1]):
@@ -102,7 +127,10 @@ def _beside_adam(task: Task, steps: int, rate: float) -> dict[str, Any]:
         "largest_loss": max(path.losses),
         "largest_weight": {"path": path.largest(), "adam": adam.largest()},
         "never_moved": path.still(),
-        "cost": {"step": statistics.median(path.seconds[1:]) / usual, "first": path.seconds[0] / usual},
+        "cost": {
+            "step": statistics.median(path.seconds[1:]) / usual,
+            "first": path.seconds[0] / usual,
+        },
         "warnings": sorted({str(w.message)[:200] for w in told if "pathsgd" in str(w.filename)}),
     }
 

@@ -31,7 +31,14 @@ TORCHVISION = {
 """Every classifier whose units are ReLUs. The others have GELU, SiLU, hard-swish, ReLU6, or gates (regnet_y).
 
 By how many steps they are trained for."""
-NOT_RELU = ["mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0", "regnet_y_400mf", "convnext_tiny", "vit_b_16"]
+NOT_RELU = [
+    "mobilenet_v2",
+    "mobilenet_v3_small",
+    "efficientnet_b0",
+    "regnet_y_400mf",
+    "convnext_tiny",
+    "vit_b_16",
+]
 """One of each family that is refused: the record shows the reason."""
 TIMM = {
     50: ["resnet10t", "dla46_c", "regnetx_002", "ghostnet_050"],
@@ -100,7 +107,9 @@ def entries() -> Iterator[Entry]:
         yield Entry("images, torchvision", name, partial(_torchvision, name))
     for steps, names in TORCHVISION.items():
         for name in names:
-            yield Entry("images, torchvision", name, partial(_torchvision, name), steps, _rate(name))
+            yield Entry(
+                "images, torchvision", name, partial(_torchvision, name), steps, _rate(name)
+            )
     for name in ("Unet", "Linknet", "DeepLabV3", "DeepLabV3Plus"):
         yield Entry("segmentation", f"{name} on resnet18", partial(_segmentation, name), 25)
     for steps, names in TIMM.items():

@@ -15,7 +15,14 @@ from zoo.entry import CLASSES, Entry, Task, images
 class NoisyDaleRNN(nn.Module):
     """A continuous-time rate network with excitatory and inhibitory units and noise in its state."""
 
-    def __init__(self, inputs: int = 3, units: int = 50, outputs: int = 2, leak: float = 0.2, noise: float = 0.05):
+    def __init__(
+        self,
+        inputs: int = 3,
+        units: int = 50,
+        outputs: int = 2,
+        leak: float = 0.2,
+        noise: float = 0.05,
+    ):
         super().__init__()
         self.w_in = nn.Parameter(torch.rand(units, inputs) * 0.3)
         self.w_rec = nn.Parameter(torch.rand(units, units) * 0.1)
@@ -27,7 +34,9 @@ class NoisyDaleRNN(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h, outputs = x.new_zeros(x.shape[1], self.bias.shape[0]), []
         for x_t in x:
-            drive = x_t @ self.w_in.abs().T + h.relu() @ (self.w_rec.abs() * self.sign).T + self.bias
+            drive = (
+                x_t @ self.w_in.abs().T + h.relu() @ (self.w_rec.abs() * self.sign).T + self.bias
+            )
             h = (1 - self.leak) * h + self.leak * drive
             if self.training:
                 h = h + self.noise * torch.randn_like(h)
@@ -43,8 +52,13 @@ def _neuroscience() -> Task:
 
 
 def _siamese() -> Task:
-    batches = [(x.mean(1).flatten(1), x.roll(1, 0).mean(1).flatten(1), (y % 2).float()) for x, y in images(8, 32)]
-    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+    batches = [
+        (x.mean(1).flatten(1), x.roll(1, 0).mean(1).flatten(1), (y % 2).float())
+        for x, y in images(8, 32)
+    ]
+    model = nn.Sequential(
+        nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)
+    )
 
     def contrastive(m: nn.Module, a: Tensor, b: Tensor, same: Tensor) -> Tensor:
         apart = (m(a) - m(b)).square().sum(1)
@@ -56,7 +70,9 @@ def _siamese() -> Task:
 def _physics() -> Task:
     """u'' is zero almost everywhere for ReLU units, so the equation is of first order: u' = cos."""
     x = torch.linspace(0, 3, 64)[:, None]
-    model = nn.Sequential(nn.Linear(1, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    model = nn.Sequential(
+        nn.Linear(1, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)
+    )
 
     def residual(m: nn.Module, x: Tensor) -> Tensor:
         x = x.detach().requires_grad_()
@@ -83,7 +99,9 @@ class VAE(nn.Module):
 
 def _elbo(m: nn.Module, x: Tensor) -> Tensor:
     made, mean, log_variance = m(x)
-    return (made - x).square().mean() + 1e-2 * (mean.square() + log_variance.exp() - log_variance - 1).mean()
+    return (made - x).square().mean() + 1e-2 * (
+        mean.square() + log_variance.exp() - log_variance - 1
+    ).mean()
 
 
 def _vae() -> Task:
@@ -94,7 +112,9 @@ def _vae() -> Task:
 def _gan(part: str) -> Task:
     """One side of a GAN against the other as it starts: each has its own optimiser."""
     torch.manual_seed(2)
-    generator = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    generator = nn.Sequential(
+        nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)
+    )
     judge = nn.Sequential(nn.Linear(64, 64), nn.LeakyReLU(0.2), nn.Linear(64, 1))
     noise = torch.randn(32, 8)
     real = [x.mean(1).flatten(1) for x, _ in images(8, 32)]
@@ -102,7 +122,9 @@ def _gan(part: str) -> Task:
         judge.requires_grad_(False)
         return Task(generator, [(noise,)], lambda m, z: F.softplus(-judge(m(z))).mean())
     made = generator(noise).detach()
-    batches = [(torch.cat([x, made]), torch.cat([torch.ones(32, 1), torch.zeros(32, 1)])) for x in real]
+    batches = [
+        (torch.cat([x, made]), torch.cat([torch.ones(32, 1), torch.zeros(32, 1)])) for x in real
+    ]
     return Task(judge, batches, lambda m, x, y: F.binary_cross_entropy_with_logits(m(x), y))
 
 

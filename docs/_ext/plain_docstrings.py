@@ -37,7 +37,10 @@ def _block(block: list[str], arguments: set[str]) -> list[str]:
     names = [_argument(line, arguments) for line in block]
     if not all(name or line.startswith(" ") for name, line in zip(names, block)):
         return [_prose(line) for line in block]
-    return [f":param {name[1]}: {_prose(name[2])}" if name else _prose(line) for name, line in zip(names, block)]
+    return [
+        f":param {name[1]}: {_prose(name[2])}" if name else _prose(line)
+        for name, line in zip(names, block)
+    ]
 
 
 def _argument(line: str, arguments: set[str]) -> re.Match[str] | None:

@@ -18,7 +18,9 @@ WIDTHS = (1280, 400)
 def main(page: Path) -> None:
     """A picture of the whole page at each width."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         for width in WIDTHS:
             tab = browser.new_page(viewport={"width": width, "height": 900})
             tab.goto(page.absolute().as_uri())

@@ -24,7 +24,10 @@ from torch import Tensor, nn
 import pathsgd
 
 ROOT = Path(__file__).parents[2]
-RECORD, PICTURE = ROOT / "results" / "two-scalings.json", Path(__file__).with_name("two-scalings.svg")
+RECORD, PICTURE = (
+    ROOT / "results" / "two-scalings.json",
+    Path(__file__).with_name("two-scalings.svg"),
+)
 LENGTH, UNITS, BATCH, STEPS, RATE, FACTOR = 10, 32, 16, 300, 2e-3, 100.0
 AS_MADE, RESCALED = "as initialised", f"units rescaled by 1/{FACTOR:g} to {FACTOR:g}"
 
@@ -47,7 +50,9 @@ def batch(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     numbers = torch.rand(LENGTH, BATCH, generator=generator, dtype=torch.float64)
     marks = torch.zeros_like(numbers)
     for half in (0, LENGTH // 2):
-        marks[half + torch.randint(LENGTH // 2, (BATCH,), generator=generator), torch.arange(BATCH)] = 1
+        marks[
+            half + torch.randint(LENGTH // 2, (BATCH,), generator=generator), torch.arange(BATCH)
+        ] = 1
     return torch.stack([numbers, marks], 2), (numbers * marks).sum(0)[:, None]
 
 
@@ -71,7 +76,11 @@ def train() -> None:
     nn.init.eye_(net.rnn.weight_hh_l0)
     x = batch(torch.Generator().manual_seed(1))[0]
     twin = pathsgd.random_rescaling(
-        copy.deepcopy(net), x, low=1 / FACTOR, high=FACTOR, generator=torch.Generator().manual_seed(2)
+        copy.deepcopy(net),
+        x,
+        low=1 / FACTOR,
+        high=FACTOR,
+        generator=torch.Generator().manual_seed(2),
     )
     curves: dict[str, dict[str, list[float]]] = {"Adam": {}, "PathAdam": {}}
     for scaling, model in ((AS_MADE, net), (RESCALED, twin)):
@@ -88,7 +97,9 @@ def train() -> None:
         "seed": 0,
     }
     versions = {"pathsgd": pathsgd.__version__, "torch": torch.__version__}
-    RECORD.write_text(json.dumps({"settings": settings, "versions": versions, "losses": curves}) + "\n")
+    RECORD.write_text(
+        json.dumps({"settings": settings, "versions": versions, "losses": curves}) + "\n"
+    )
 
 
 def draw(path: Path) -> None:

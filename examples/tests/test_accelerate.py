@@ -31,7 +31,9 @@ def _prepared():
     accelerator = Accelerator(cpu=True)
     model = Net()
     loader = DataLoader(sequences(128), batch_size=32)
-    return accelerator, *accelerator.prepare(model, PathAdam(model, lr=1e-2, refresh_every=3), loader)
+    return accelerator, *accelerator.prepare(
+        model, PathAdam(model, lr=1e-2, refresh_every=3), loader
+    )
 
 
 def _train(accelerator, model, optimizer, loader):

@@ -4,7 +4,9 @@ import pytest
 
 from with_neurogym import CHOICES, IGNORED, Options, main, make_task, trials
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*render_modes")  # of gymnasium, about neurogym's own tasks
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*render_modes"
+)  # of gymnasium, about neurogym's own tasks
 
 
 def test_trials_are_padded_to_the_longest():

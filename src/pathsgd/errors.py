@@ -15,5 +15,10 @@ class UnsupportedOperation(RuntimeError):
     """
 
     def __init__(self, operation: str, where: str, advice: str, recording: Any = None) -> None:
-        self.operation, self.where, self.advice, self.recording = operation, where, advice, recording
+        self.operation, self.where, self.advice, self.recording = (
+            operation,
+            where,
+            advice,
+            recording,
+        )
         super().__init__(f"no path rule for `{operation}` in {where}: {advice}")

@@ -58,7 +58,12 @@ class InvarianceReport:
 
     def invariant(self, optimizer: str | None = None, tolerance: float = TOLERANCE) -> bool:
         """Whether the model's path quantities are invariant, and its training under the optimiser of this name."""
-        found = [self.output, self.gamma_sq, self.kappa, *(self.drift[optimizer] if optimizer else [])]
+        found = [
+            self.output,
+            self.gamma_sq,
+            self.kappa,
+            *(self.drift[optimizer] if optimizer else []),
+        ]
         return all(difference < tolerance for difference in found)
 
     def __str__(self) -> str:
@@ -76,7 +81,9 @@ class InvarianceReport:
             lines.append("outputs of the twins apart after training for")
             lines.append("  " + " " * width + "".join(f"{f'{n} steps':>12}" for n in shown))
             for name, values in self.drift.items():
-                lines.append(f"  {name:<{width}}" + "".join(f"{values[n - 1]:>12.1e}" for n in shown))
+                lines.append(
+                    f"  {name:<{width}}" + "".join(f"{values[n - 1]:>12.1e}" for n in shown)
+                )
         what = next((f"training by {name}" for name in self.drift), "the model")
         verdict = "invariant" if self.ok else "NOT invariant"
         lines.append(f"{what} is {verdict}: differences below {TOLERANCE:g} are rounding")
@@ -125,10 +132,14 @@ def _compared(
     twin = copy.deepcopy(model)
     spaces = _spaces(twin, data, output)
     if not spaces.count:
-        raise ValueError("the model has no free node: every unit is an input, an output or tied to one")
+        raise ValueError(
+            "the model has no free node: every unit is an input, an output or tied to one"
+        )
     apply(dict(twin.named_parameters()), spaces, random_alpha(spaces.count, low, high, generator))
     reference = _run(model, data, output)
-    targets = torch.randn(reference.shape, generator=generator, dtype=torch.float64).to(reference.device)
+    targets = torch.randn(reference.shape, generator=generator, dtype=torch.float64).to(
+        reference.device
+    )
     drift = {}
     if optimizer is not None:
         lr = float(_make(optimizer, copy.deepcopy(model)).param_groups[0]["lr"])
@@ -138,7 +149,9 @@ def _compared(
             "Adam": lambda m: Adam(m.parameters(), lr),
         }
         drift = {
-            name: _drift(make, copy.deepcopy(model), copy.deepcopy(twin), data, targets, steps, output)
+            name: _drift(
+                make, copy.deepcopy(model), copy.deepcopy(twin), data, targets, steps, output
+            )
             for name, make in rows.items()
         }
     return InvarianceReport(
@@ -146,7 +159,9 @@ def _compared(
         low=low,
         high=high,
         output=_apart(_run(twin, data, output), reference),
-        gamma_sq=(_log_gamma_sq(twin, data, output) - _log_gamma_sq(model, data, output)).abs().item(),
+        gamma_sq=(_log_gamma_sq(twin, data, output) - _log_gamma_sq(model, data, output))
+        .abs()
+        .item(),
         kappa=_kappa_apart(model, twin, data, output),
         drift=drift,
     )
@@ -170,9 +185,13 @@ class _InDouble(TorchFunctionMode):
             return torch.zeros_like(args[0])
         # Not in nested arguments: every operation comes through here, and deepcopy's memo holds all that was copied.
         args = [torch.float64 if a is torch.float32 else a for a in args]
-        kwargs = {key: torch.float64 if a is torch.float32 else a for key, a in (kwargs or {}).items()}
+        kwargs = {
+            key: torch.float64 if a is torch.float32 else a for key, a in (kwargs or {}).items()
+        }
         result = func(*args, **kwargs)
-        is_noise = name in _GAUSSIAN and kwargs.get("generator") is None  # data and targets have one of their own
+        is_noise = (
+            name in _GAUSSIAN and kwargs.get("generator") is None
+        )  # data and targets have one of their own
         return result.zero_() if is_noise and not is_recording() else result
 
     def __enter__(self) -> _InDouble:
@@ -185,7 +204,9 @@ class _InDouble(TorchFunctionMode):
         super().__exit__(*exception)
 
 
-def _random_data(model: nn.Module, inputs: tuple[Any, ...], output: Output, generator: torch.Generator) -> Call:
+def _random_data(
+    model: nn.Module, inputs: tuple[Any, ...], output: Output, generator: torch.Generator
+) -> Call:
     """Numbers at random for every input whose values are not structure."""
     call = map_tensors(lambda a: a.double() if a.is_floating_point() else a, call_of(model, inputs))
     recording = record(model, call, output)
@@ -254,7 +275,10 @@ def _relative_kappa(model: nn.Module, data: Call, output: Output) -> dict[str, T
     measured = Kappa(record(model, data, output), dict(model.named_parameters()))
     second, total = measured.second(), measured.total.mantissa.detach()
     weights = measured.evaluation.weights
-    return {n: (k + second[n]) / total * torch.exp(-weights[n].log_scale) for n, k in measured.first().items()}
+    return {
+        n: (k + second[n]) / total * torch.exp(-weights[n].log_scale)
+        for n, k in measured.first().items()
+    }
 
 
 def _make(optimizer: MakeOptimizer, model: nn.Module) -> Optimizer:
@@ -267,12 +291,18 @@ def _make(optimizer: MakeOptimizer, model: nn.Module) -> Optimizer:
     make: Callable[[Any], Any] = optimizer  # torch.optim's own take parameters
     made = make(model if takes_the_model else model.parameters())
     if not isinstance(made, Optimizer):
-        raise TypeError(f"optimizer must make a torch.optim.Optimizer from a model, it made {type(made).__name__}")
+        raise TypeError(
+            f"optimizer must make a torch.optim.Optimizer from a model, it made {type(made).__name__}"
+        )
     return made
 
 
 def _name(optimizer: MakeOptimizer, model: nn.Module) -> str:
-    return optimizer.__name__ if isinstance(optimizer, type) else type(_make(optimizer, copy.deepcopy(model))).__name__
+    return (
+        optimizer.__name__
+        if isinstance(optimizer, type)
+        else type(_make(optimizer, copy.deepcopy(model))).__name__
+    )
 
 
 def _drift(

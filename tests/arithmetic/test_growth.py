@@ -23,7 +23,11 @@ def plain(weight: torch.Tensor, **more) -> Map:
 
 def random_weight(hidden: int, seed: int, size: float = 1.0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return size * torch.randn(hidden, hidden, generator=generator, dtype=torch.float64) / math.sqrt(hidden)
+    return (
+        size
+        * torch.randn(hidden, hidden, generator=generator, dtype=torch.float64)
+        / math.sqrt(hidden)
+    )
 
 
 # ---- an oracle without torch: directions that come back after up to `period` steps, from every pattern ---------------
@@ -55,7 +59,9 @@ def returning_rates(W: np.ndarray, period: int) -> list[float]:
     return found
 
 
-def attracted_rate(W: np.ndarray, leak: float = 1.0, starts: int = 200, steps: int = 2000, window: int = 600) -> float:
+def attracted_rate(
+    W: np.ndarray, leak: float = 1.0, starts: int = 200, steps: int = 2000, window: int = 600
+) -> float:
     """The largest growth rate that plain simulation finds from random states."""
     random = np.random.default_rng(0)
     h = random.uniform(0, 1, (starts, len(W))) * (random.uniform(0, 1, (starts, len(W))) < 0.6)
@@ -84,7 +90,9 @@ def test_estimate_is_what_simulation_finds_and_the_rate_of_some_pattern(seed):
 def test_estimate_converges_as_iterations_grow():
     W = random_weight(12, 3, 0.3) + torch.eye(12, dtype=torch.float64)
     exact = attracted_rate(W.numpy(), steps=20_000, window=200)
-    errors = [abs(float(growth.strongest(plain(W), iterations=n)[0]) - exact) for n in (10, 40, 160, 640)]
+    errors = [
+        abs(float(growth.strongest(plain(W), iterations=n)[0]) - exact) for n in (10, 40, 160, 640)
+    ]
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 1e-9 < errors[0]
 
@@ -99,7 +107,10 @@ def test_a_look_that_may_end_early_finds_what_grows_beyond_the_cap(kind: str, sh
         elif kind == "sparse":
             W = W * (torch.rand(16, 16, generator=torch.Generator().manual_seed(seed)) < 0.3)
         elif kind == "blocks":
-            W = torch.block_diag(*[random_weight(2, 10 * seed + k, 2.0) for k in range(8)]) + 1e-4 * W
+            W = (
+                torch.block_diag(*[random_weight(2, 10 * seed + k, 2.0) for k in range(8)])
+                + 1e-4 * W
+            )
         cap = share * attracted_rate(W.numpy())
         found = float(growth.strongest(plain(W), cap=cap)[0])
         assert (found > cap) == (share < 1), (seed, found, cap)
@@ -132,10 +143,14 @@ ABOVE = {
     "a defective pair": JORDAN,
     "a complex pair": 1.4 * TURN,
     "dead units": SOME_DEAD,
-    "identity and a coherent change": torch.eye(60, dtype=torch.float64) + 0.01 + random_weight(60, 2, 0.1),
+    "identity and a coherent change": torch.eye(60, dtype=torch.float64)
+    + 0.01
+    + random_weight(60, 2, 0.1),
     "dense": random_weight(40, 4, 2.0),
     "far above": random_weight(40, 4, 6.0),
-    "two separate directions": torch.block_diag(*[torch.full((4, 4), 0.5, dtype=torch.float64)] * 2),
+    "two separate directions": torch.block_diag(
+        *[torch.full((4, 4), 0.5, dtype=torch.float64)] * 2
+    ),
 }
 
 
@@ -162,7 +177,13 @@ def test_calls_one_after_another_bring_a_map_below_the_cap(name):
 
 @pytest.mark.parametrize(
     "weight",
-    [torch.zeros(5, 5), torch.zeros(1, 1), -torch.ones(4, 4), 0.9 * torch.eye(6), torch.full((3, 3), torch.nan)],
+    [
+        torch.zeros(5, 5),
+        torch.zeros(1, 1),
+        -torch.ones(4, 4),
+        0.9 * torch.eye(6),
+        torch.full((3, 3), torch.nan),
+    ],
     ids=["zero", "one zero", "negative", "below the cap", "not a number"],
 )
 def test_what_does_not_grow_is_left_as_it_is(weight):
@@ -181,7 +202,9 @@ def test_one_direction_goes_to_the_cap_and_the_other_eigenvalues_stay():
     f = plain(vectors @ torch.diag(values) @ torch.linalg.inv(vectors))
     growth.settle_(f, 1.05)
     after = torch.linalg.eigvals(f.weight).real.sort(descending=True).values
-    assert torch.allclose(after, torch.tensor([1.05, 0.9, 0.3, 0.1, -0.5], dtype=torch.float64), atol=1e-6)
+    assert torch.allclose(
+        after, torch.tensor([1.05, 0.9, 0.3, 0.1, -0.5], dtype=torch.float64), atol=1e-6
+    )
 
 
 def test_many_units():
@@ -221,7 +244,11 @@ def twins(hidden, seed, dtype, factors, noise, calls):
 
 
 @settings(max_examples=10, deadline=None)
-@given(hidden=st.integers(2, 30), seed=st.integers(0, 99), dtype=st.sampled_from([torch.float32, torch.float64]))
+@given(
+    hidden=st.integers(2, 30),
+    seed=st.integers(0, 99),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
 def test_the_bound_commutes_with_rescaling_by_powers_of_two_to_the_last_bit(hidden, seed, dtype):
     factors = 2.0 ** torch.randint(-7, 8, (hidden,), generator=torch.Generator().manual_seed(seed))
     (one, rates), (two, others) = twins(hidden, seed, dtype, factors, noise=0.01, calls=30)
@@ -235,7 +262,9 @@ def test_the_bound_commutes_with_rescaling(hidden, seed):
     draw = torch.rand(hidden, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     # Directions that grow almost alike may be taken in another order, in float32 after a few calls.
     for dtype, tolerance, calls in ((torch.float64, 1e-10, 25), (torch.float32, 1e-3, 12)):
-        (one, rates), (two, others) = twins(hidden, seed, dtype, 10 ** (4 * draw - 2), noise=0.0005, calls=calls)
+        (one, rates), (two, others) = twins(
+            hidden, seed, dtype, 10 ** (4 * draw - 2), noise=0.0005, calls=calls
+        )
         assert rates == pytest.approx(others, rel=tolerance)
         assert torch.allclose(one, two, atol=tolerance, rtol=tolerance)
 
@@ -249,7 +278,9 @@ def test_scale_comes_from_the_whitening_and_follows_units():
     assert torch.allclose(ratio, ratio[0].expand(7), rtol=1e-12)
     twos = torch.tensor([8.0, 1.0, 0.125, 2.0, 512.0, 1.0, 0.5], dtype=torch.float64)
     other = growth.scale_of(whitening * twos[:, None] / twos, whitening)
-    assert torch.equal(other / other[1], scale / scale[1] * twos), "and by powers of two in every bit"
+    assert torch.equal(other / other[1], scale / scale[1] * twos), (
+        "and by powers of two in every bit"
+    )
 
 
 def test_a_matrix_on_no_path_is_balanced_by_itself():
@@ -280,9 +311,13 @@ def test_on_a_device_a_look_and_its_correction_do_not_make_the_host_wait():
 @given(
     hidden=st.integers(1, 9),
     seed=st.integers(0, 2**20),
-    form=st.sampled_from([(0.0, 1.0, False), (0.3, 0.7, False), (0.3, 0.7, True), (0.0, 1.0, True)]),
+    form=st.sampled_from(
+        [(0.0, 1.0, False), (0.3, 0.7, False), (0.3, 0.7, True), (0.0, 1.0, True)]
+    ),
 )
-def test_scales_taken_into_the_matrix_change_nothing(hidden: int, seed: int, form: tuple[float, float, bool]) -> None:
+def test_scales_taken_into_the_matrix_change_nothing(
+    hidden: int, seed: int, form: tuple[float, float, bool]
+) -> None:
     torch.manual_seed(seed)
     keep, gain, inside = form
     scale = (2 * torch.randn(hidden, dtype=torch.float64)).exp()

@@ -24,10 +24,18 @@ DOUBLE = torch.float64
 )
 @settings(max_examples=80, deadline=None)
 def test_it_is_the_definition(
-    hidden: int, steps: int, seed: int, spread: float, size: float, every_step: bool, is_double: bool
+    hidden: int,
+    steps: int,
+    seed: int,
+    spread: float,
+    size: float,
+    every_step: bool,
+    is_double: bool,
 ) -> None:
     torch.manual_seed(seed)
-    weights = size**0.5 * torch.eye(hidden, dtype=DOUBLE) + spread * torch.randn(hidden, hidden, dtype=DOUBLE)
+    weights = size**0.5 * torch.eye(hidden, dtype=DOUBLE) + spread * torch.randn(
+        hidden, hidden, dtype=DOUBLE
+    )
     A = weights.square()
     before, delta = sequences(A, steps, every_step)
     tolerance = 1e-11 if is_double else 1e-5
@@ -35,14 +43,21 @@ def test_it_is_the_definition(
         before, delta = before.float(), delta.float()
     found = near_identity_sum(A, before, delta, tolerance)
     if found is not None:
-        torch.testing.assert_close(found, by_definition(A, before.double(), delta.double()), rtol=2 * tolerance, atol=0)
+        torch.testing.assert_close(
+            found, by_definition(A, before.double(), delta.double()), rtol=2 * tolerance, atol=0
+        )
     assert found is not None or spread > 0 or not bool((before[-1] > 0).all())
 
 
 def test_it_is_taken_near_the_identity_and_nowhere_else() -> None:
     torch.manual_seed(0)
     eye, noise = torch.eye(100, dtype=DOUBLE), torch.randn(100, 100, dtype=DOUBLE)
-    for weights, is_near in ((eye, True), (3 * eye, True), (eye + 1e-4 * noise, True), (eye + noise, False)):
+    for weights, is_near in (
+        (eye, True),
+        (3 * eye, True),
+        (eye + 1e-4 * noise, True),
+        (eye + noise, False),
+    ):
         A = (weights / torch.linalg.matrix_norm(weights, 2)).square()
         found = near_identity_sum(A, *sequences(A, 100, False), 1e-6)
         assert (found is not None) == is_near

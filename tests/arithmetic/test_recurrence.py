@@ -42,7 +42,9 @@ def test_states_follow_their_definition(
     torch.manual_seed(seed)
     A, u = torch.rand(hidden, hidden, dtype=DOUBLE), torch.rand(steps, rows, hidden, dtype=DOUBLE)
     h0 = torch.rand(rows, hidden, dtype=DOUBLE)
-    found = states(scaled(A, log_scale), scaled(u, 0.5), scaled(h0) if starts else None, unroll=unroll)
+    found = states(
+        scaled(A, log_scale), scaled(u, 0.5), scaled(h0) if starts else None, unroll=unroll
+    )
     factor = torch.tensor([log_scale, 0.5], dtype=DOUBLE).exp()
     expected = plain_states(factor[0] * A, factor[1] * u, h0 if starts else torch.zeros_like(h0))
     torch.testing.assert_close(value(found), expected, rtol=1e-12, atol=0)
@@ -58,7 +60,9 @@ def arguments(seed: int = 0) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("backwards", [False, True])
 def test_its_derivatives_are_right_and_can_be_differentiated_again(backwards: bool) -> None:
     assert torch.autograd.gradcheck(recurrence._LinearRecurrence.apply, (*arguments(), backwards))
-    assert torch.autograd.gradgradcheck(recurrence._LinearRecurrence.apply, (*arguments(), backwards))
+    assert torch.autograd.gradgradcheck(
+        recurrence._LinearRecurrence.apply, (*arguments(), backwards)
+    )
 
 
 def test_the_sweep_and_the_unrolled_form_agree() -> None:
@@ -68,4 +72,6 @@ def test_the_sweep_and_the_unrolled_form_agree() -> None:
 def test_the_sweep_backwards_is_that_of_the_turned_sequence() -> None:
     A, u, start, ratios = (t.detach() for t in arguments())
     turned = recurrence._swept(A, u.flip(0), start, ratios.flip(0)).flip(0)
-    torch.testing.assert_close(recurrence._LinearRecurrence.apply(A, u, start, ratios, True), turned)
+    torch.testing.assert_close(
+        recurrence._LinearRecurrence.apply(A, u, start, ratios, True), turned
+    )

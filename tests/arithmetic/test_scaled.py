@@ -22,15 +22,20 @@ SHAPE = (2, 3)
 def values(draw: st.DrawFn, shape: tuple[int, ...] = SHAPE) -> Scaled:
     """Mantissas with zeros among them, scales of every admitted shape, up to e^40 apart."""
     count = math.prod(shape)
-    mantissa = draw(st.lists(st.one_of(st.just(0.0), st.floats(0.1, 10)), min_size=count, max_size=count))
+    mantissa = draw(
+        st.lists(st.one_of(st.just(0.0), st.floats(0.1, 10)), min_size=count, max_size=count)
+    )
     along = [(), (0,), (len(shape) - 1,), range(len(shape))]
     scale_shape = draw(
-        st.sampled_from([(), *(tuple(1 if k in ones else n for k, n in enumerate(shape)) for ones in along)])
+        st.sampled_from(
+            [(), *(tuple(1 if k in ones else n for k, n in enumerate(shape)) for ones in along)]
+        )
     )
     size = math.prod(scale_shape)
     scale = draw(st.lists(st.floats(-20, 20), min_size=size, max_size=size))
     return Scaled(
-        torch.tensor(mantissa, dtype=DOUBLE).reshape(shape), torch.tensor(scale, dtype=DOUBLE).reshape(scale_shape)
+        torch.tensor(mantissa, dtype=DOUBLE).reshape(shape),
+        torch.tensor(scale, dtype=DOUBLE).reshape(scale_shape),
     )
 
 
@@ -69,9 +74,13 @@ def test_moves_and_sums_of_products(a: Scaled, b: Scaled, row: Scaled) -> None:
     assert_equal(scaled.move(lambda *p: torch.cat(p, 1), a, b), torch.cat([plain(a), plain(b)], 1))
     assert_equal(scaled.move(lambda m: m.t()[1:], a), plain(a).t()[1:])
     for last in (True, False):
-        assert_equal(contraction(Net(), torch.nn.functional.linear, a, b, last=last), plain(a) @ plain(b).T)
+        assert_equal(
+            contraction(Net(), torch.nn.functional.linear, a, b, last=last), plain(a) @ plain(b).T
+        )
         assert_equal(contraction(Net(), torch.matmul, a, row, last=last), plain(a) @ plain(row))
-    assert_equal(contraction(Net(), torch.matmul, a, plain(row), last=True), plain(a) @ plain(row) ** 2)
+    assert_equal(
+        contraction(Net(), torch.matmul, a, plain(row), last=True), plain(a) @ plain(row) ** 2
+    )
 
 
 def test_terms_of_any_distance_add_up() -> None:
@@ -81,7 +90,9 @@ def test_terms_of_any_distance_add_up() -> None:
     assert float(scaled.add(small, large).log()[0]) == pytest.approx(5000 + math.log(2))
     assert float(scaled.add(small, zero).log()[0]) == pytest.approx(-5000)
     joined = scaled.move(lambda *p: torch.cat(p), small, large)
-    assert joined.log().tolist() == pytest.approx([-5000, -5000, 5000 + math.log(2), 5000 + math.log(2)])
+    assert joined.log().tolist() == pytest.approx(
+        [-5000, -5000, 5000 + math.log(2), 5000 + math.log(2)]
+    )
     assert float(joined.sum().log()) == pytest.approx(5000 + math.log(4))
 
 

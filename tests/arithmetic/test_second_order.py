@@ -46,27 +46,49 @@ MATRICES = {
 @pytest.mark.parametrize("every_step", [False, True])
 @given(hidden=st.integers(1, 9), steps=st.integers(1, 40), seed=st.integers(0, 99))
 @settings(max_examples=8, deadline=None)
-def test_both_routes_equal_the_definition(matrix: str, every_step: bool, hidden: int, steps: int, seed: int) -> None:
+def test_both_routes_equal_the_definition(
+    matrix: str, every_step: bool, hidden: int, steps: int, seed: int
+) -> None:
     torch.manual_seed(seed)
     A = MATRICES[matrix](hidden)
     before, delta = sequences(A, steps, every_step)
     expected = by_definition(A, before, delta)
-    torch.testing.assert_close(second_order.exact_sum(A, before, delta), expected, rtol=1e-10, atol=0)
+    torch.testing.assert_close(
+        second_order.exact_sum(A, before, delta), expected, rtol=1e-10, atol=0
+    )
     short = second_order.second_order_sum(A, before, delta, adjoint=not every_step, tolerance=1e-7)
     torch.testing.assert_close(short, expected, rtol=1e-6, atol=0)
 
 
-@given(hidden=st.integers(1, 5), steps=st.integers(1, 30), seed=st.integers(0, 99), constant=st.booleans())
+@given(
+    hidden=st.integers(1, 5),
+    steps=st.integers(1, 30),
+    seed=st.integers(0, 99),
+    constant=st.booleans(),
+)
 @settings(max_examples=40, deadline=None)
-def test_ratios_are_factors_of_every_use(hidden: int, steps: int, seed: int, constant: bool) -> None:
+def test_ratios_are_factors_of_every_use(
+    hidden: int, steps: int, seed: int, constant: bool
+) -> None:
     """r_t multiplies the use of A at step t: between two uses of an edge all factors in between, and its own two."""
     torch.manual_seed(seed)
-    A, before, delta = (torch.rand(*shape, dtype=torch.double) for shape in ((hidden, hidden), *[(steps, hidden)] * 2))
-    ratios = (torch.rand(1, dtype=torch.double) + 0.3).expand(steps) if constant else torch.rand(steps).double() + 0.3
+    A, before, delta = (
+        torch.rand(*shape, dtype=torch.double)
+        for shape in ((hidden, hidden), *[(steps, hidden)] * 2)
+    )
+    ratios = (
+        (torch.rand(1, dtype=torch.double) + 0.3).expand(steps)
+        if constant
+        else torch.rand(steps).double() + 0.3
+    )
     expected = torch.zeros_like(A)
     for n in range(steps - 1):
         for s in range(steps - n - 1):
             factor = ratios[s : s + n + 2].prod()
-            expected += factor * torch.linalg.matrix_power(A, n).T * torch.outer(delta[s + n + 1], before[s])
+            expected += (
+                factor
+                * torch.linalg.matrix_power(A, n).T
+                * torch.outer(delta[s + n + 1], before[s])
+            )
     found = second_order.second_order_sum(A, before, delta, ratios=ratios, tolerance=1e-9)
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=0)

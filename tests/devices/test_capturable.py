@@ -58,9 +58,13 @@ class Captured(TorchDispatchMode):
 OPTIMIZERS: dict[str, Callable[..., PathAdam | PathSGD]] = {
     "PathAdam": lambda m, lr, **k: PathAdam(m, lr, **k),
     "PathAdam, paper": lambda m, lr, **k: PathAdam(m, lr, metric="paper", **k),
-    "PathAdam, rho .5, decay": lambda m, lr, **k: PathAdam(m, lr, metric=Metric(rho=0.5), weight_decay=0.1, **k),
+    "PathAdam, rho .5, decay": lambda m, lr, **k: PathAdam(
+        m, lr, metric=Metric(rho=0.5), weight_decay=0.1, **k
+    ),
     "PathSGD": lambda m, lr, **k: PathSGD(m, lr, **k),
-    "PathSGD, momentum, decay": lambda m, lr, **k: PathSGD(m, lr, momentum=0.9, weight_decay=0.1, **k),
+    "PathSGD, momentum, decay": lambda m, lr, **k: PathSGD(
+        m, lr, momentum=0.9, weight_decay=0.1, **k
+    ),
 }
 EVERY = 4
 
@@ -105,7 +109,10 @@ def test_a_captured_step_is_the_step(name: str, optimizer: str) -> None:
 
 def test_the_count_of_steps_is_saved() -> None:
     model, x, there, x_there = pair("rnn")
-    here_opt, there_opt = PathAdam(model, refresh_every=3), PathAdam(there, refresh_every=3, capturable=True)
+    here_opt, there_opt = (
+        PathAdam(model, refresh_every=3),
+        PathAdam(there, refresh_every=3, capturable=True),
+    )
     train(model, here_opt, x, 4)
     train(there, there_opt, x_there, 4)
     saved = copy.deepcopy(there_opt.state_dict())
@@ -153,7 +160,10 @@ def test_operations_of_a_step(name: str) -> None:
     _, _, there, x = pair(name)
     theirs = torch.optim.Adam(there.parameters(), foreach=True, capturable=True)
     launches = train(there, theirs, x, 3)[-1].launches
-    assert train(there, PathAdam(there, refresh_every=10, capturable=True), x, 3)[-1].launches <= 4 * launches
+    assert (
+        train(there, PathAdam(there, refresh_every=10, capturable=True), x, 3)[-1].launches
+        <= 4 * launches
+    )
 
 
 def test_the_first_step_cannot_be_captured() -> None:

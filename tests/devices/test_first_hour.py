@@ -22,7 +22,9 @@ class Net(nn.Module):
         return self.head(self.rnn(x)[0][:, -1])
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, steps: int) -> list[float]:
+def train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, steps: int
+) -> list[float]:
     losses = []
     for _ in range(steps):
         loss = (model(x) - x.sum((1, 2), keepdim=True)[:, 0]).square().mean()
@@ -72,9 +74,13 @@ def test_parameters_in_half_precision(dtype: torch.dtype) -> None:
     state = optimizer.state[model[0].weight]
     assert state["whitening"].dtype == state["exp_avg"].dtype == torch.float32
     step = state["exp_avg"] / (state["exp_avg_sq"].sqrt() + 1e-8 * 0.1) * state["whitening"]
-    wanted = before.float() - 1e-2 * to_cpu(step).float()  # both corrections of the first step are 0.1
+    wanted = (
+        before.float() - 1e-2 * to_cpu(step).float()
+    )  # both corrections of the first step are 0.1
     assert to_cpu(model[0].weight).dtype == dtype
-    torch.testing.assert_close(to_cpu(model[0].weight).float(), wanted.to(dtype).float(), rtol=0.02, atol=2e-3)
+    torch.testing.assert_close(
+        to_cpu(model[0].weight).float(), wanted.to(dtype).float(), rtol=0.02, atol=2e-3
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

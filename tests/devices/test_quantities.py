@@ -49,7 +49,9 @@ def test_gamma_and_kappa_are_those_of_the_cpu(name: str) -> None:
         wanted, found = quantity(model, *inputs), quantity(there, *inputs_there)
         assert found.device == DEVICE
         torch.testing.assert_close(to_cpu(found), wanted.detach(), rtol=1e-9, atol=0)
-    wanted, found = (pathsgd.kappa(m, *x, terms="both") for m, x in ((model, inputs), (there, inputs_there)))
+    wanted, found = (
+        pathsgd.kappa(m, *x, terms="both") for m, x in ((model, inputs), (there, inputs_there))
+    )
     assert wanted.keys() == found.keys()
     for parameter, value in wanted.items():
         assert found[parameter].device == DEVICE

@@ -37,7 +37,9 @@ def rows_of(model: nn.Module, x: Tensor, groups: bool) -> ScaleFreeRows:
     optimizer = PathAdam(model, params=params)
     model(x).square().mean().backward()
     optimizer.step()
-    parts = optimizer._parts.with_gradients(optimizer.param_groups, optimizer._names, optimizer.state)
+    parts = optimizer._parts.with_gradients(
+        optimizer.param_groups, optimizer._names, optimizer.state
+    )
     return optimizer._refresh.scale_free_rows(parts, optimizer._last)
 
 
@@ -74,7 +76,9 @@ def test_rows_get_their_lengths_back_as_on_the_cpu(dtype: torch.dtype, groups: b
     for (name, p), q, now in zip(here.named_parameters(), there.parameters(), changed):
         torch.testing.assert_close(to_cpu(q), p, rtol=TOLERANCES[dtype], atol=1e-7)
         assert torch.equal(p, now) == (name.split(".")[0] not in NORMALISED), name
-    assert torch.equal(to_cpu(there[0].weight)[1], changed[0][1])  # nobody knows how long it should be
+    assert torch.equal(
+        to_cpu(there[0].weight)[1], changed[0][1]
+    )  # nobody knows how long it should be
 
 
 def test_entries_without_a_metric_have_no_length() -> None:
@@ -91,10 +95,14 @@ def test_entries_without_a_metric_have_no_length() -> None:
             rows.remember()
             model[0].weight.mul_(torch.arange(1.0, 10.0).view(3, 3).to(inputs))
             rows.keep_lengths()
-    torch.testing.assert_close(to_cpu(there[0].weight.detach()), here[0].weight.detach(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        to_cpu(there[0].weight.detach()), here[0].weight.detach(), rtol=1e-6, atol=0
+    )
 
 
-def test_sums_of_runs_without_the_operation_that_keeps_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_of_runs_without_the_operation_that_keeps_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     values, bounds = torch.rand(10, dtype=torch.float64), torch.tensor([0, 3, 3, 4, 10])
     wanted = torch.stack([values[:3].sum(), values[:0].sum(), values[3], values[4:].sum()])
     torch.testing.assert_close(segment_sums(values, bounds), wanted)

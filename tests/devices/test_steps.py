@@ -45,7 +45,9 @@ def mlp() -> nn.Module:
 
 
 def cnn() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 3))
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 3)
+    )
 
 
 def batch_norm() -> nn.Module:
@@ -83,18 +85,27 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], PathAdam | PathSGD]] = {
     "PathAdam, both terms": lambda m: PathAdam(m, lr=1e-2, terms="both"),
     "PathSGD": lambda m: PathSGD(m, lr=1e-2, growth=None),
     "PathSGD, momentum": lambda m: PathSGD(m, lr=1e-2, momentum=0.9, weight_decay=0.1),
-    "PathSGD, nesterov, up": lambda m: PathSGD(m, lr=1e-3, momentum=0.9, nesterov=True, maximize=True),
+    "PathSGD, nesterov, up": lambda m: PathSGD(
+        m, lr=1e-3, momentum=0.9, nesterov=True, maximize=True
+    ),
     "PathSGD, paper": lambda m: PathSGD(m, lr=1e-4, metric="paper"),
     "PathSGD, two groups": lambda m: PathSGD(
-        m, lr=1e-2, momentum=0.5, params=[{"params": [p], "lr": 1e-3 * (1 + i)} for i, p in enumerate(m.parameters())]
+        m,
+        lr=1e-2,
+        momentum=0.5,
+        params=[{"params": [p], "lr": 1e-3 * (1 + i)} for i, p in enumerate(m.parameters())],
     ),
 }
 
 # Every optimiser on a recurrent net and on one that is not, every model with two optimisers.
-TABLE = [(name, kind) for name in MODELS for kind in OPTIMIZERS if name in ("rnn", "cnn") or kind in FEW]
+TABLE = [
+    (name, kind) for name in MODELS for kind in OPTIMIZERS if name in ("rnn", "cnn") or kind in FEW
+]
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, steps: int) -> list[Counts]:
+def train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, steps: int
+) -> list[Counts]:
     found = []
     for step in range(steps):
         optimizer.zero_grad()
@@ -116,7 +127,9 @@ def assert_same(model: nn.Module, there: nn.Module, rtol: float = 1e-4) -> None:
     for (name, p), q in zip(model.named_parameters(), there.parameters()):
         assert q.device == DEVICE
         wanted, found = p.detach(), to_cpu(q)
-        assert torch.allclose(found, wanted, rtol=rtol, atol=1e-6), f"{name}: {found} instead of {wanted}"
+        assert torch.allclose(found, wanted, rtol=rtol, atol=1e-6), (
+            f"{name}: {found} instead of {wanted}"
+        )
 
 
 @pytest.mark.parametrize(("name", "optimizer"), TABLE)
@@ -191,12 +204,16 @@ def test_a_gradient_that_is_not_finite_moves_nothing(optimizer: str, bad: float)
     for m, o, inputs in ((model, here_opt, x), (there, there_opt, x_there)):
         train(m, o, inputs, 4)
         next(iter(m.parameters())).grad[0, 0] = bad
-        before = to_cpu([copy.deepcopy(list(m.parameters())), copy.deepcopy(o.state_dict()["state"])])
+        before = to_cpu(
+            [copy.deepcopy(list(m.parameters())), copy.deepcopy(o.state_dict()["state"])]
+        )
         o.step()
         after = to_cpu([list(m.parameters()), o.state_dict()["state"]])
         for index, state in before[1].items():
             for key in {"exp_avg", "exp_avg_sq", "momentum_buffer", "step"} & state.keys():
-                assert torch.equal(torch.as_tensor(state[key]), torch.as_tensor(after[1][index][key])), key
+                assert torch.equal(
+                    torch.as_tensor(state[key]), torch.as_tensor(after[1][index][key])
+                ), key
         assert all(torch.equal(p.detach(), q.detach()) for p, q in zip(before[0], after[0]))
         train(m, o, inputs, 4)
     assert_same(model, there)
@@ -228,8 +245,12 @@ def test_any_torch_optimizer_sees_normalised_gradients() -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "batch norm", "rnn", "tied words"])
-@pytest.mark.parametrize("inner", [torch.optim.RMSprop, torch.optim.NAdam], ids=lambda inner: inner.__name__)
-def test_any_torch_optimizer_steps_in_path_coordinates(name: str, inner: type[torch.optim.Optimizer]) -> None:
+@pytest.mark.parametrize(
+    "inner", [torch.optim.RMSprop, torch.optim.NAdam], ids=lambda inner: inner.__name__
+)
+def test_any_torch_optimizer_steps_in_path_coordinates(
+    name: str, inner: type[torch.optim.Optimizer]
+) -> None:
     model, x, there, x_there = pair(name)
     for m, inputs in ((model, x), (there, x_there)):
         train(m, InPathCoordinates(inner(m.parameters(), lr=1e-3), m, refresh_every=2), inputs, 6)  # type: ignore[call-arg]

@@ -18,7 +18,8 @@ from support.parallel import assert_ranks_agree, batch_of, share
 from support.processes import in_processes
 
 pytestmark = pytest.mark.skipif(
-    torch.__version__.startswith("2.6."), reason="torch 2.6 cannot run a module of fully_shard on the CPU"
+    torch.__version__.startswith("2.6."),
+    reason="torch 2.6 cannot run a module of fully_shard on the CPU",
 )
 
 
@@ -63,7 +64,10 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> N
 
 
 def values(model: nn.Module) -> dict[str, Tensor]:
-    full = {name: p.full_tensor() if hasattr(p, "full_tensor") else p for name, p in model.named_parameters()}
+    full = {
+        name: p.full_tensor() if hasattr(p, "full_tensor") else p
+        for name, p in model.named_parameters()
+    }
     return {name: p.detach().clone() for name, p in full.items()}
 
 
@@ -77,10 +81,14 @@ def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> No
     model_state, optimizer_state = get_state_dict(model, optimizer)
     state: dict[str, Any] = {"model": model_state, "optimizer": optimizer_state}
     dcp.load(state, checkpoint_id=folder)
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    set_state_dict(
+        model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+    )
 
 
-def run(optimizer: str, steps: range, source: Path | None, target: Path, shards: bool = True) -> dict[str, Tensor]:
+def run(
+    optimizer: str, steps: range, source: Path | None, target: Path, shards: bool = True
+) -> dict[str, Tensor]:
     model, steps_taken = made(optimizer, shards)
     if source is not None:
         load(model, steps_taken, source)
@@ -102,7 +110,9 @@ def test_four_processes_then_two_then_one(tmp_path: Path) -> None:
     (wanted,) = in_processes(1, run, "PathAdam", range(12), None, tmp_path / "whole", False)
     in_processes(4, run, "PathAdam", range(4), None, tmp_path / "four")
     in_processes(2, run, "PathAdam", range(4, 8), tmp_path / "four", tmp_path / "two")
-    (found,) = in_processes(1, run, "PathAdam", range(8, 12), tmp_path / "two", tmp_path / "one", False)
+    (found,) = in_processes(
+        1, run, "PathAdam", range(8, 12), tmp_path / "two", tmp_path / "one", False
+    )
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value, rtol=1e-6, atol=0)
 
@@ -120,7 +130,9 @@ def through_a_full_state() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     saved = get_state_dict(model, optimizer, options=options)
     train(model, optimizer, range(4, 8))
     again, resumed = made("PathAdam", shards=True)
-    set_state_dict(again, resumed, model_state_dict=saved[0], optim_state_dict=saved[1], options=options)
+    set_state_dict(
+        again, resumed, model_state_dict=saved[0], optim_state_dict=saved[1], options=options
+    )
     train(again, resumed, range(4, 8))
     return values(model), values(again)
 

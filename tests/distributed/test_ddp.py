@@ -18,7 +18,9 @@ from support.parallel import MODELS, OPTIMIZERS, assert_ranks_agree, batch_of, m
 from support.processes import in_processes
 
 
-def train(model: str, optimizer: str, steps: int, given: str = "wrapper", rescaled: bool = False) -> dict[str, Tensor]:
+def train(
+    model: str, optimizer: str, steps: int, given: str = "wrapper", rescaled: bool = False
+) -> dict[str, Tensor]:
     made, shape = make(model), MODELS[model][1]
     if rescaled:
         generator = torch.Generator().manual_seed(1)
@@ -45,7 +47,10 @@ def test_one_two_and_four_ranks_train_alike(model: str, optimizer: str) -> None:
 
 
 def test_the_wrapper_or_the_module_may_be_given() -> None:
-    wrapper, module = (in_processes(2, train, "recurrent", "PathAdam", 10, given) for given in ("wrapper", "module"))
+    wrapper, module = (
+        in_processes(2, train, "recurrent", "PathAdam", 10, given)
+        for given in ("wrapper", "module")
+    )
     assert_ranks_agree([*wrapper, *module])
 
 
@@ -73,7 +78,10 @@ def train_lengths(example: bool) -> tuple[dict[str, Tensor], int]:
 def test_sequences_of_other_lengths_do_not_drive_ranks_apart() -> None:
     results = in_processes(2, train_lengths, False)
     assert_ranks_agree([result for result, _ in results])
-    assert [used for _, used in results] == [0, 0]  # shapes go through the store that the processes met in
+    assert [used for _, used in results] == [
+        0,
+        0,
+    ]  # shapes go through the store that the processes met in
 
 
 class Steered(nn.Module):

@@ -20,7 +20,8 @@ from support.parallel import MODELS, OPTIMIZERS, assert_ranks_agree, batch_of, m
 from support.processes import in_processes
 
 pytestmark = pytest.mark.skipif(
-    torch.__version__.startswith("2.6."), reason="torch 2.6 cannot run a module of fully_shard on the CPU"
+    torch.__version__.startswith("2.6."),
+    reason="torch 2.6 cannot run a module of fully_shard on the CPU",
 )
 Make = Callable[[nn.Module], torch.optim.Optimizer]
 
@@ -34,7 +35,9 @@ def sharded(model: nn.Module, mesh: DeviceMesh | None = None) -> nn.Module:
     return model
 
 
-def steps_of(model: nn.Module, optimizer: torch.optim.Optimizer, shape: tuple[int, ...], steps: range) -> None:
+def steps_of(
+    model: nn.Module, optimizer: torch.optim.Optimizer, shape: tuple[int, ...], steps: range
+) -> None:
     for step in steps:
         x, y = (share(t) for t in batch_of(step, shape))
         optimizer.zero_grad()
@@ -73,7 +76,9 @@ def test_one_two_and_four_ranks_train_like_one_process() -> None:
     assert_trains_alike("recurrent", "PathAdam", 50, (1, 2, 4))
 
 
-@pytest.mark.parametrize(("name", "optimizer"), [("recurrent", "PathSGD"), ("feed-forward", "PathAdam")])
+@pytest.mark.parametrize(
+    ("name", "optimizer"), [("recurrent", "PathSGD"), ("feed-forward", "PathAdam")]
+)
 def test_two_ranks_train_like_one_process(name: str, optimizer: str) -> None:
     assert_trains_alike(name, optimizer, 50, (2,))
 
@@ -128,14 +133,18 @@ def test_replicated_and_sharded_at_once() -> None:
 
 
 def train_hybrid() -> dict[str, Tensor]:
-    model = sharded(make("recurrent"), init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "parts")))
+    model = sharded(
+        make("recurrent"), init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "parts"))
+    )
     steps_of(model, OPTIMIZERS["PathAdam"](model), (5, 2), range(5))
     return values(model)
 
 
 def test_the_step_of_other_devices_takes_parts_as_well() -> None:
     """It has passes of its own (optim/on_device.py); here they run on the CPU."""
-    for usual, other in zip(*(in_processes(2, train_elsewhere, forced) for forced in (False, True))):
+    for usual, other in zip(
+        *(in_processes(2, train_elsewhere, forced) for forced in (False, True))
+    ):
         for name, value in usual.items():
             torch.testing.assert_close(other[name], value, rtol=1e-6, atol=1e-12)
 
@@ -189,7 +198,9 @@ def kept() -> tuple[int, int, dict[str, int]]:
 
 def test_an_evaluation_before_a_step_leaves_no_old_weights_behind() -> None:
     """A forward pass leaves the parameters of the outermost module gathered; a step moves the parts."""
-    for usual, other in zip(*(in_processes(2, train_evaluated, evaluated) for evaluated in (False, True))):
+    for usual, other in zip(
+        *(in_processes(2, train_evaluated, evaluated) for evaluated in (False, True))
+    ):
         torch.testing.assert_close(other, usual, rtol=0, atol=0)
 
 
@@ -236,7 +247,9 @@ REFUSED = {
 
 def test_what_writes_to_whole_parameters_is_refused_by_name() -> None:
     (messages,) = in_processes(1, refusals)
-    assert all(name in message and "sharded" in message for name, message in messages.items()), messages
+    assert all(name in message and "sharded" in message for name, message in messages.items()), (
+        messages
+    )
 
 
 def refusals() -> dict[str, str]:

@@ -19,7 +19,8 @@ from support.parallel import assert_ranks_agree
 from support.processes import in_processes
 
 pytestmark = pytest.mark.skipif(
-    torch.__version__.startswith("2.6."), reason="torch 2.6 cannot run a module of fully_shard on the CPU"
+    torch.__version__.startswith("2.6."),
+    reason="torch 2.6 cannot run a module of fully_shard on the CPU",
 )
 
 
@@ -29,7 +30,9 @@ class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(3, 6), nn.Linear(6, 2)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 6)) for _ in range(2))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 6)) for _ in range(2)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x)
@@ -98,17 +101,30 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "paper": lambda m: PathSGD(m, lr=1e-3, metric="paper", scale="sgd", clip=0.5),
     "both terms": lambda m: PathAdam(m, lr=3e-3, terms="both"),
 }
-TABLE = [(name, kind) for name in MODELS for kind in OPTIMIZERS if kind in ("absolute", "relative") or name == "layers"]
+TABLE = [
+    (name, kind)
+    for name in MODELS
+    for kind in OPTIMIZERS
+    if kind in ("absolute", "relative") or name == "layers"
+]
 
 
 def train(
-    name: str, kind: str, sharded: bool, dtype: torch.dtype = torch.float64, mesh: tuple[int, ...] | None = None
+    name: str,
+    kind: str,
+    sharded: bool,
+    dtype: torch.dtype = torch.float64,
+    mesh: tuple[int, ...] | None = None,
 ) -> dict[str, Tensor]:
     torch.manual_seed(3)
     model, shape = MODELS[name][0]().to(dtype), MODELS[name][1]
     if sharded:
         # The layers of a loop read each other's weights.
-        on = None if mesh is None else init_device_mesh("cpu", mesh, mesh_dim_names=("copies", "parts"))
+        on = (
+            None
+            if mesh is None
+            else init_device_mesh("cpu", mesh, mesh_dim_names=("copies", "parts"))
+        )
         model = fully_shard(model, mesh=on) if isinstance(model, Loop) else shard(model, on)
     optimizer = OPTIMIZERS[kind](model)
     for step in range(5):
@@ -149,7 +165,9 @@ def test_single_precision() -> None:
 @pytest.mark.parametrize("name", ["layers, sequences", "residual"])
 def test_the_measurement_of_other_devices(name: str) -> None:
     """It looks at all ranges at once, at its end; here on the CPU."""
-    for usual, other in zip(*(in_processes(2, train_elsewhere, name, forced) for forced in (False, True))):
+    for usual, other in zip(
+        *(in_processes(2, train_elsewhere, name, forced) for forced in (False, True))
+    ):
         torch.testing.assert_close(other, usual, rtol=1e-6, atol=1e-12)
 
 
@@ -159,7 +177,9 @@ def train_elsewhere(name: str, forced: bool) -> dict[str, Tensor]:
         return train(name, "relative", True)
 
 
-@pytest.mark.parametrize(("kind", "layers_at_once"), [("layers, one row", 3), ("layers, sequences", 6)])
+@pytest.mark.parametrize(
+    ("kind", "layers_at_once"), [("layers, one row", 3), ("layers, sequences", 6)]
+)
 def test_few_layers_are_whole_at_once(kind: str, layers_at_once: int) -> None:
     """Given one row, a layer is whole in single precision; given several, its square and its kappa too, in double.
 

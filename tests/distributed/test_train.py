@@ -13,13 +13,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pathsgd.lab import flags
-from pathsgd.lab.commands.train import USAGE, TrainOptions
-from pathsgd.lab.run.listeners import Listener, Status
-from pathsgd.lab.run.record import Record, read_record
-from pathsgd.lab.run.spec import RunSpec
-from pathsgd.lab.run.together import Together
-from pathsgd.lab.run.train import Stopped, train
+from pathsgd_lab import flags
+from pathsgd_lab.commands.train import USAGE, TrainOptions
+from pathsgd_lab.run.listeners import Listener, Status
+from pathsgd_lab.run.record import Record, read_record
+from pathsgd_lab.run.spec import RunSpec
+from pathsgd_lab.run.together import Together
+from pathsgd_lab.run.train import Stopped, train
 from support.processes import in_processes
 
 SETTINGS = (
@@ -28,12 +28,16 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def run(processes: int, directory: Path, steps: int, *more: str) -> subprocess.CompletedProcess[str]:
+def run(
+    processes: int, directory: Path, steps: int, *more: str
+) -> subprocess.CompletedProcess[str]:
     """The command as a user gives it."""
     many = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes))
-    start = [sys.executable, *(many if processes > 1 else ()), "-m", "pathsgd.lab.cli"]
+    start = [sys.executable, *(many if processes > 1 else ()), "-m", "pathsgd_lab.cli"]
     words = [*SETTINGS, "--steps", str(steps), "--run-dir", str(directory), *more]
-    return subprocess.run([*start, *words], capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(
+        [*start, *words], capture_output=True, text=True, timeout=200, check=False
+    )
 
 
 def record_of(directory: Path) -> Record:
@@ -47,9 +51,13 @@ def test_two_processes_make_the_run_of_one(tmp_path: Path) -> None:
     one, two = (record_of(tmp_path / name) for name in ("1", "2"))
     assert one.hash == two.hash and one.steps == two.steps
     for a, b in zip(one.curve, two.curve, strict=True):
-        assert a.metrics == pytest.approx(b.metrics, rel=1e-5) and a.train_loss == pytest.approx(b.train_loss, rel=1e-5)
+        assert a.metrics == pytest.approx(b.metrics, rel=1e-5) and a.train_loss == pytest.approx(
+            b.train_loss, rel=1e-5
+        )
     assert done.stdout.count("outcome") == 1  # the first process alone tells
-    assert sorted(p.name for p in (tmp_path / "1").iterdir()) == sorted(p.name for p in (tmp_path / "2").iterdir())
+    assert sorted(p.name for p in (tmp_path / "1").iterdir()) == sorted(
+        p.name for p in (tmp_path / "2").iterdir()
+    )
     again = run(2, tmp_path / "2", 40, "--resume")
     assert again.returncode == 0, again.stderr
     assert record_of(tmp_path / "2") == two
@@ -87,7 +95,10 @@ def continued(directory: Path | None) -> list[dict[str, float]]:
 
 def test_a_run_of_two_processes_is_continued_by_one(tmp_path: Path) -> None:
     assert in_processes(2, stopped, tmp_path / "run") == [20, 20]
-    (found,), (wanted,) = in_processes(1, continued, tmp_path / "run"), in_processes(1, continued, None)
+    (found,), (wanted,) = (
+        in_processes(1, continued, tmp_path / "run"),
+        in_processes(1, continued, None),
+    )
     assert len(found) == len(wanted) == 2
     for a, b in zip(found, wanted):
         assert a == pytest.approx(b, rel=1e-5)

@@ -40,5 +40,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             cases[name] += dict(report.user_properties).get("cases", 0)
             failed[name] += outcome != "passed"
     for name in tests:
-        known[name] = {"asked": CASES, "cases": cases[name], "failed": failed[name], "tests": tests[name]}
+        known[name] = {
+            "asked": CASES,
+            "cases": cases[name],
+            "failed": failed[name],
+            "tests": tests[name],
+        }
     RECORD.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")

@@ -21,16 +21,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathsgd.lab.errors import DataError, LabError
-from pathsgd.lab.experiments.kappa_ratios import RatioCell
-from pathsgd.lab.experiments.sections import sections
-from pathsgd.lab.report.page import Placed
-from pathsgd.lab.run import checkpoint
-from pathsgd.lab.run.listeners import Status, StatusFile
-from pathsgd.lab.run.log import RunLog
-from pathsgd.lab.run.record import Record, read_record
-from pathsgd.lab.run.spec import RunSpec, default_spec, read_spec, spec_to_json
-from pathsgd.lab.tasks import PtbCharTask, PtbWordTask, SequentialMnistTask, Task, Text8Task
+from pathsgd_lab.errors import DataError, LabError
+from pathsgd_lab.experiments.kappa_ratios import RatioCell
+from pathsgd_lab.experiments.sections import sections
+from pathsgd_lab.report.page import Placed
+from pathsgd_lab.run import checkpoint
+from pathsgd_lab.run.listeners import Status, StatusFile
+from pathsgd_lab.run.log import RunLog
+from pathsgd_lab.run.record import Record, read_record
+from pathsgd_lab.run.spec import RunSpec, default_spec, read_spec, spec_to_json
+from pathsgd_lab.tasks import PtbCharTask, PtbWordTask, SequentialMnistTask, Task, Text8Task
 from support.data import list_checksums
 from support.fuzz import fuzzed
 
@@ -67,8 +67,15 @@ def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["nan", "-inf"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["nan", "-inf"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
@@ -96,7 +103,11 @@ def misshapen(draw: st.DrawFn, whole: Any) -> bytes:
 
 
 def json_files(whole: bytes) -> st.SearchStrategy[bytes]:
-    return damaged(whole) | misshapen(json.loads(whole)) | VALUES.map(lambda value: json.dumps(value).encode())
+    return (
+        damaged(whole)
+        | misshapen(json.loads(whole))
+        | VALUES.map(lambda value: json.dumps(value).encode())
+    )
 
 
 def told(read: Callable[[Path], Any], path: Path, content: bytes) -> Any:
@@ -137,7 +148,16 @@ def test_measurements(content: bytes, tmp_path_factory: pytest.TempPathFactory) 
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A few records of every experiment, and of a sweep."""
     place = tmp_path_factory.mktemp("results")
-    for folder in ("smnist", "kappa-ratios", "ptb-word", "adding", "text8", "ptb-char", "cost", "badly-scaled-text"):
+    for folder in (
+        "smnist",
+        "kappa-ratios",
+        "ptb-word",
+        "adding",
+        "text8",
+        "ptb-char",
+        "cost",
+        "badly-scaled-text",
+    ):
         (place / folder).mkdir()
         for path in sorted((RESULTS / folder).glob("*.json"))[:3]:
             shutil.copy(path, place / folder)
@@ -158,7 +178,8 @@ def test_one_damaged_record_does_not_stop_a_page(data: st.DataObject, results: P
 
 
 LINES = b"".join(
-    json.dumps({"kind": "evaluation", "step": n, "metrics": {"valid": 0.5}}).encode() + b"\n" for n in range(5)
+    json.dumps({"kind": "evaluation", "step": n, "metrics": {"valid": 0.5}}).encode() + b"\n"
+    for n in range(5)
 )
 
 
@@ -168,7 +189,9 @@ def test_logs(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "record.jsonl"
     path.write_bytes(content)
     RunLog(path).rewind(3)
-    assert all(isinstance(line["kind"], str) and line.get("step", 0) <= 3 for line in RunLog(path).read())
+    assert all(
+        isinstance(line["kind"], str) and line.get("step", 0) <= 3 for line in RunLog(path).read()
+    )
 
 
 STATUS = b'{"step": 5, "progress": 0.5, "loss": "nan", "length": 4, "metric": null, "cpu_seconds": 1.0, "pid": 3}'
@@ -193,7 +216,9 @@ TREE: dict[str, Any] = {
 
 @fuzzed(0.05)
 @given(data=st.data())
-def test_checkpoints_are_whole_or_refused(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_checkpoints_are_whole_or_refused(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = checkpoint.save(tmp_path_factory.getbasetemp(), 3, TREE)
     path.write_bytes(data.draw(damaged(path.read_bytes())))
     found = told(checkpoint.read, path, path.read_bytes())
@@ -227,8 +252,14 @@ DATA: dict[str, tuple[Task, dict[str, bytes]]] = {
             )
         },
     ),
-    "words": (PtbWordTask(window=2), {f"ptb/ptb.{s}.txt": b" a b c \n b a \n" for s in ("train", "valid", "test")}),
-    "characters": (PtbCharTask(window=2), {f"ptb/ptb.{s}.txt": b" a b c \n" * 4 for s in ("train", "valid", "test")}),
+    "words": (
+        PtbWordTask(window=2),
+        {f"ptb/ptb.{s}.txt": b" a b c \n b a \n" for s in ("train", "valid", "test")},
+    ),
+    "characters": (
+        PtbCharTask(window=2),
+        {f"ptb/ptb.{s}.txt": b" a b c \n" * 4 for s in ("train", "valid", "test")},
+    ),
     "text8": (Text8Task(limit=300), {"text8/text8.zip": archive(TEXT)}),
     "prefix": (Text8Task(limit=300), {"text8/text8.first74000000.bz2": bz2.compress(TEXT)}),
 }

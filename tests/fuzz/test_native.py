@@ -23,15 +23,25 @@ OPERATIONS = [
 @st.composite
 def cases(draw: st.DrawFn) -> str:
     """A line for the harness: operation, seed, steps, rows, units, inputs."""
-    units = draw(st.one_of(st.integers(1, 40), st.sampled_from([63, 64, 65, 100, 129, 255, 256, 257, 260, 333])))
+    units = draw(
+        st.one_of(
+            st.integers(1, 40), st.sampled_from([63, 64, 65, 100, 129, 255, 256, 257, 260, 333])
+        )
+    )
     operation = draw(st.sampled_from(OPERATIONS))
     # The layer's sums must be exact, so that both find a unit active or both do not: few steps, fewer with many units.
-    steps = draw(st.integers(1, (4 if units <= 16 else 3 if units <= 40 else 2) if operation == "rnn" else 40))
+    steps = draw(
+        st.integers(
+            1, (4 if units <= 16 else 3 if units <= 40 else 2) if operation == "rnn" else 40
+        )
+    )
     rows = draw(st.integers(1, 40 if units <= 40 else 9))
     return f"{operation} {draw(st.integers(0, 2**31 - 1))} {steps} {rows} {units} {draw(st.integers(1, 20))}"
 
 
-@pytest.mark.timeout(max(1800, CASES))  # the compiler takes most of it, unless thousands of cases are asked for
+@pytest.mark.timeout(
+    max(1800, CASES)
+)  # the compiler takes most of it, unless thousands of cases are asked for
 def test_the_kernels_under_sanitizers(tmp_path: Path) -> None:
     """Of 16 bytes, as any processor has them: the widths differ in nothing but a number."""
     if COMPILER is None:

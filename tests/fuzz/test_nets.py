@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import pathsgd
-from pathsgd.reference import GraphBuilder, Layout, Network, feasible_rescalings, pack, unpack
+from oracle import GraphBuilder, Layout, Network, feasible_rescalings, pack, unpack
 from support import oracles
 from support.fuzz import fuzzed
 
@@ -71,7 +71,9 @@ class PlannedNet(nn.Module):
                     z = z + self.biases[layer.bias]
                 states.append(torch.relu(z + value if layer.skip else z))
             below = states
-        return torch.stack([h @ self.out.T for h in (below if self.plan.every_step else below[-1:])])
+        return torch.stack(
+            [h @ self.out.T for h in (below if self.plan.every_step else below[-1:])]
+        )
 
 
 def drawn(plan: Plan) -> tuple[Network, Layout]:
@@ -111,11 +113,16 @@ def test_any_sharing_is_measured_exactly(plan: Plan, seed: int) -> None:
     def squared(q: dict[str, Tensor]) -> Tensor:
         return torch.func.functional_call(net, q, (ones,)).sum()
 
-    automatic = {"first": oracles.kappa1(squared, parameters), "both": oracles.kappa(squared, parameters)}
+    automatic = {
+        "first": oracles.kappa1(squared, parameters),
+        "both": oracles.kappa(squared, parameters),
+    }
     for terms, enumerated in (("first", network.kappa1(p)), ("both", network.kappa(p))):
         found = pathsgd.kappa(net, x, terms=terms)
         for name, values in unpack(layout, enumerated).items():
-            np.testing.assert_allclose(found[name], values, rtol=1e-9, atol=0, err_msg=f"{terms} {name}")
+            np.testing.assert_allclose(
+                found[name], values, rtol=1e-9, atol=0, err_msg=f"{terms} {name}"
+            )
             torch.testing.assert_close(found[name], automatic[terms][name], rtol=1e-9, atol=0)
 
 
@@ -130,5 +137,7 @@ def test_every_rescaling_found_is_feasible(plan: Plan, seed: int) -> None:
     if free:
         output, gamma_sq = net(x).detach(), pathsgd.gamma_sq(net, x)
         pathsgd.random_rescaling(net, x, generator=torch.Generator().manual_seed(seed))
-        torch.testing.assert_close(net(x).detach(), output, rtol=1e-9, atol=1e-10 * float(output.abs().max()))
+        torch.testing.assert_close(
+            net(x).detach(), output, rtol=1e-9, atol=1e-10 * float(output.abs().max())
+        )
         torch.testing.assert_close(pathsgd.gamma_sq(net, x), gamma_sq, rtol=1e-12, atol=0)

@@ -48,7 +48,10 @@ class Tied(nn.Module):
 
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), (5, 3)),
-    "conv": (lambda: nn.Sequential(nn.Conv2d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)), (2, 2, 3, 3)),
+    "conv": (
+        lambda: nn.Sequential(nn.Conv2d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)),
+        (2, 2, 3, 3),
+    ),
     "rnn": (Rnn, (4, 3, 2)),
     "tied": (Tied, (5, 3)),
 }
@@ -57,7 +60,9 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 def make_ours(kind: str, net: nn.Module, params: Any, lr: float) -> torch.optim.Optimizer:
     if kind == "sgd":
         return pathsgd.PathSGD(net, lr, metric="paper", params=params)
-    return pathsgd.PathAdam(net, lr, (0.9, 0.99), eps=TINY, weight_decay=0.1, metric="paper", params=params)
+    return pathsgd.PathAdam(
+        net, lr, (0.9, 0.99), eps=TINY, weight_decay=0.1, metric="paper", params=params
+    )
 
 
 def make_reference(kind: str, params: Any, lr: float) -> torch.optim.Optimizer:
@@ -92,7 +97,10 @@ class Twins:
 
     def fresh(self) -> list[torch.optim.Optimizer]:
         ours, theirs = ([{"params": params} for params in groups] for groups in self.groups())
-        return [make_ours(self.kind, self.ours, ours, self.lr), make_reference(self.kind, theirs, self.lr)]
+        return [
+            make_ours(self.kind, self.ours, ours, self.lr),
+            make_reference(self.kind, theirs, self.lr),
+        ]
 
     # ---- what may happen ----------------------------------------------------------------------------------------
 
@@ -172,7 +180,12 @@ class Twins:
     # ---- how ------------------------------------------------------------------------------------------------------
 
     def _moments(self) -> list[Tensor]:
-        return [v for s in self.optimizers[0].state.values() for k, v in s.items() if k.startswith("exp_avg")]
+        return [
+            v
+            for s in self.optimizers[0].state.values()
+            for k, v in s.items()
+            if k.startswith("exp_avg")
+        ]
 
     def _pair(self, index: int) -> tuple[nn.Parameter, nn.Parameter]:
         pairs = self.pairs()
@@ -200,7 +213,9 @@ class Twins:
             q.data.copy_(p.data)
 
 
-HAPPENINGS = [name for name in vars(Twins) if name[0] != "_" and name not in ("pairs", "groups", "fresh")]
+HAPPENINGS = [
+    name for name in vars(Twins) if name[0] != "_" and name not in ("pairs", "groups", "fresh")
+]
 
 
 @fuzzed(0.22)
@@ -210,7 +225,9 @@ HAPPENINGS = [name for name in vars(Twins) if name[0] != "_" and name not in ("p
     st.booleans(),
     st.lists(st.tuples(st.sampled_from(HAPPENINGS), st.integers(0, 11)), max_size=14),
 )
-def test_sequences_of_operations(kind: str, net: str, whole: bool, happenings: list[tuple[str, int]]) -> None:
+def test_sequences_of_operations(
+    kind: str, net: str, whole: bool, happenings: list[tuple[str, int]]
+) -> None:
     twins = Twins(kind, net, whole)
     for name, index in [("step", 0), *happenings, ("step", 0)]:
         getattr(twins, name)(index)

@@ -28,14 +28,20 @@ class States(Dataset[torch.Tensor]):
         return 4
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        torch.set_num_threads(2)  # a DataLoader sets one thread in its workers; a user may undo that
+        torch.set_num_threads(
+            2
+        )  # a DataLoader sets one thread in its workers; a user may undo that
         return last_state(index)
 
 
 def in_the_workers_of_a_data_loader() -> None:
-    expected = torch.stack([last_state(i) for i in range(4)])  # the parent's pool of threads now exists
+    expected = torch.stack(
+        [last_state(i) for i in range(4)]
+    )  # the parent's pool of threads now exists
     context = multiprocessing.get_context("fork")
-    loader = DataLoader(States(), batch_size=4, num_workers=2, multiprocessing_context=context, timeout=60)
+    loader = DataLoader(
+        States(), batch_size=4, num_workers=2, multiprocessing_context=context, timeout=60
+    )
     (found,) = loader
     torch.testing.assert_close(found, expected)
 

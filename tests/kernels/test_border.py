@@ -33,9 +33,13 @@ def rnn_forward(x: Tensor, h0: Tensor, w_in: Tensor, w_rec: Tensor) -> Any:
     return states, last
 
 
-def rnn_backward(x: Tensor, h0: Tensor, w_in: Tensor, w_rec: Tensor, states: Tensor, d_states: Tensor) -> Any:
+def rnn_backward(
+    x: Tensor, h0: Tensor, w_in: Tensor, w_rec: Tensor, states: Tensor, d_states: Tensor
+) -> Any:
     needs = Needs(True, True, True, True, True)
-    return kernels.rnn_backward(d_states, None, x, h0, states, [w_in, w_rec], Layout(3, 2), 0, needs)
+    return kernels.rnn_backward(
+        d_states, None, x, h0, states, [w_in, w_rec], Layout(3, 2), 0, needs
+    )
 
 
 def cross_entropy(rows: Tensor, weight: Tensor, bias: Tensor) -> Any:
@@ -43,11 +47,17 @@ def cross_entropy(rows: Tensor, weight: Tensor, bias: Tensor) -> Any:
     return kernels.cross_entropy(rows, weight, bias, target, True, -100, 2, (True, True, True))
 
 
-def plain_sums(w_in: Tensor, w_rec: Tensor, b_in: Tensor, b_rec: Tensor, w_out: Tensor, b_out: Tensor) -> Any:
-    return kernels.plain_sums(w_in, None, w_rec, [b_in, b_rec], w_out, b_out, 5, True, 0.7, torch.float32)
+def plain_sums(
+    w_in: Tensor, w_rec: Tensor, b_in: Tensor, b_rec: Tensor, w_out: Tensor, b_out: Tensor
+) -> Any:
+    return kernels.plain_sums(
+        w_in, None, w_rec, [b_in, b_rec], w_out, b_out, 5, True, 0.7, torch.float32
+    )
 
 
-def stack_sums(w_in: Tensor, w_rec: Tensor, bias: Tensor, upper: Tensor, w_out: Tensor, b_out: Tensor) -> Any:
+def stack_sums(
+    w_in: Tensor, w_rec: Tensor, bias: Tensor, upper: Tensor, w_out: Tensor, b_out: Tensor
+) -> Any:
     layers = [[(w_in, w_rec, [bias])], [(upper, w_rec, [])]]
     sums = kernels.stack_sums(layers, w_out, b_out, None, 5, (None,), 0.7, [False], (1e-200, 1e200))
     return sums.cells[1], sums.cells[0][:3], sums.out
@@ -70,7 +80,9 @@ def correct_direction(weight: Tensor, scale: Tensor, ray: Tensor, start: Tensor)
 
 
 def whiten(kappa: Tensor, out: Tensor, into: Tensor) -> Any:
-    lines = kernels.Lines(3, 4, 1, row_out=torch.tensor([1, 2, 3]), column_into=torch.tensor([4, 3, 2, 1]))
+    lines = kernels.Lines(
+        3, 4, 1, row_out=torch.tensor([1, 2, 3]), column_into=torch.tensor([4, 3, 2, 1])
+    )
     return kernels.whiten([kernels.Whitening(kappa, lines)], (out, into), 2.0, torch.float32)
 
 
@@ -100,8 +112,14 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], list[Callable[[], Tensor]]]] = {
         [rand(6, 4), rand(3, 2, 4), rand(1, 2, 4)],
     ),
     "cross_entropy": (cross_entropy, [rand(3, 5), rand(4, 5), rand(4)]),
-    "squared_sequences": (lambda *t: kernels.squared_sequences(*t, 6, True, 0.7), [rand(4, 4), rand(4), rand(4)]),
-    "squared_products": (kernels.squared_products, [rand(3, 4), rand(4, dtype=double), rand(3, dtype=double)]),
+    "squared_sequences": (
+        lambda *t: kernels.squared_sequences(*t, 6, True, 0.7),
+        [rand(4, 4), rand(4), rand(4)],
+    ),
+    "squared_products": (
+        kernels.squared_products,
+        [rand(3, 4), rand(4, dtype=double), rand(3, dtype=double)],
+    ),
     "squared_convolution": (
         lambda *t: kernels.squared_convolution_backward(*t, kernels.Sliding()),
         [rand(3, 2, 2, 2), rand(2, 4, 4), rand(3, 3, 3)],
@@ -110,10 +128,17 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], list[Callable[[], Tensor]]]] = {
         lambda flow, least: kernels.flow_sides(flow, least, 0.25),
         [rand(5, dtype=double), rand(5, dtype=double)],
     ),
-    "linear_sweep": (kernels.linear_sweep, [rand(4, 4), rand(3, 2, 4), rand(2, 4), rand(3, dtype=double)]),
+    "linear_sweep": (
+        kernels.linear_sweep,
+        [rand(4, 4), rand(3, 2, 4), rand(2, 4), rand(3, dtype=double)],
+    ),
     "rank_one_sum": (
         rank_one_sum,
-        [lambda: torch.rand(4, 4, dtype=double) + 0.5, rand(20, 4, dtype=double), rand(20, 4, dtype=double)],
+        [
+            lambda: torch.rand(4, 4, dtype=double) + 0.5,
+            rand(20, 4, dtype=double),
+            rand(20, 4, dtype=double),
+        ],
     ),
     "mean_log": (kernels.mean_log, [lambda: rand(3, 4)().abs() + 0.1]),
     "squares": (kernels.squares, [rand(3, 4)]),
@@ -136,7 +161,9 @@ FOREIGN: dict[str, Callable[[Tensor], Tensor]] = {
     "sparse": Tensor.to_sparse,
     "half": Tensor.half,
     "a negated view": lambda t: torch._neg_view(-t),
-    "spread over processes": lambda t: DTensor.from_local(t, init_device_mesh("cpu", (1,)), [Replicate()]),
+    "spread over processes": lambda t: DTensor.from_local(
+        t, init_device_mesh("cpu", (1,)), [Replicate()]
+    ),
 }
 
 
@@ -198,7 +225,9 @@ def test_others_do_not(name: str, argument: int, kind: str, called: list[str]) -
         assert kind not in ("a subclass", "a negated view")
     else:
         if kind in ("a subclass", "a negated view"):
-            same = [t.as_subclass(Tensor).resolve_neg() if isinstance(t, Tensor) else t for t in found]
+            same = [
+                t.as_subclass(Tensor).resolve_neg() if isinstance(t, Tensor) else t for t in found
+            ]
             torch.testing.assert_close(same, expected)
     own = {"recurrent_gradient"}  # after the layer's sweep back, of tensors that are all its own
     if (name, argument, kind) == ("rnn_backward", 2, "half"):
@@ -216,7 +245,10 @@ def test_wrappers_of_transforms_do_not(name: str, argument: int, called: list[st
 
     with contextlib.suppress(RuntimeError, ValueError):  # vmap has no items and no out=
         torch.func.vmap(of_one)(tensors[argument][None])
-    assert not called or (name, argument) == ("rnn_backward", 2)  # w_in, for which its kernel has no use
+    assert not called or (name, argument) == (
+        "rnn_backward",
+        2,
+    )  # w_in, for which its kernel has no use
 
 
 @torch.no_grad()
@@ -229,14 +261,22 @@ def change(step: Update, tensors: Operands, how: Callable[[Tensor], Tensor]) -> 
         step.apply(RULE, -0.1, 1.0)
         if i == 0:
             tensors.parameters[0].data = how(tensors.parameters[0].data)
-    return [[t.detach().clone() for t in kind] for kind in (tensors.parameters, tensors.first, tensors.second)]
+    return [
+        [t.detach().clone() for t in kind]
+        for kind in (tensors.parameters, tensors.first, tensors.second)
+    ]
 
 
 def operands(shape: tuple[int, ...]) -> Operands:
     torch.manual_seed(0)
     parameters = [torch.nn.Parameter(torch.rand(s)) for s in (shape, (7,))]
     w = [torch.rand(p.shape) for p in parameters]
-    return Operands(parameters, [torch.zeros_like(p) for p in parameters], w, *([t * 0 for t in w] for _ in range(2)))
+    return Operands(
+        parameters,
+        [torch.zeros_like(p) for p in parameters],
+        w,
+        *([t * 0 for t in w] for _ in range(2)),
+    )
 
 
 RELAID: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
@@ -312,7 +352,10 @@ def test_memory_that_was_given_away_is_not_read(called: list[str]) -> None:
     ("wrong", "message"),
     [
         (torch.rand(3, 5), r"shape \(4, 5\), not torch.float32 \(3, 5\)"),
-        (torch.rand(4, 5, dtype=double), r"contiguous torch.float32 CPU tensor .* not torch.float64"),
+        (
+            torch.rand(4, 5, dtype=double),
+            r"contiguous torch.float32 CPU tensor .* not torch.float64",
+        ),
         (torch.rand(5, 4).t(), r"with strides \(1, 4\)"),
         (torch.rand(4, 5, device="meta"), "on meta"),
     ],

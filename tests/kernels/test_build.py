@@ -52,4 +52,6 @@ assert rnn.weight_hh_l0.grad is not None
 print(pathsgd.nn.backend())
 """
     used = run(sys.executable, "-c", program, cwd=tmp_path, env=environment)
-    assert used.stdout.startswith("pure torch fallback: no kernel was built"), used.stdout + used.stderr
+    assert used.stdout.startswith("pure torch fallback: no kernel was built"), (
+        used.stdout + used.stderr
+    )

@@ -22,10 +22,18 @@ def kernel():
 
 def some_map(units: int, dtype: torch.dtype, *, leaky: bool, inside: bool) -> Map:
     generator = torch.Generator().manual_seed(units)
-    weight = torch.eye(units) + torch.randn(units, units, generator=generator) / (4 * math.sqrt(units))
+    weight = torch.eye(units) + torch.randn(units, units, generator=generator) / (
+        4 * math.sqrt(units)
+    )
     scale = torch.rand(units, generator=generator) + 0.5
     leak = torch.rand(units, generator=generator).to(dtype)
-    return Map(weight.to(dtype), scale.to(dtype), 1 - leak if leaky else 0.0, leak if leaky else 1.0, inside)
+    return Map(
+        weight.to(dtype),
+        scale.to(dtype),
+        1 - leak if leaky else 0.0,
+        leak if leaky else 1.0,
+        inside,
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -41,7 +49,11 @@ def test_kernel_and_torch_agree(kernel, units, dtype, leaky, inside):
         tolerance = 1e-4 if dtype is torch.float32 else 1e-11
         assert float(rate) == pytest.approx(float(expected), rel=tolerance)
         assert directions.started == other.started
-        for one, two in ((directions.rays, other.rays), (directions.age, other.age), (directions.mean, other.mean)):
+        for one, two in (
+            (directions.rays, other.rays),
+            (directions.age, other.age),
+            (directions.mean, other.mean),
+        ):
             assert torch.allclose(one, two, rtol=tolerance, atol=tolerance)
     assert float(rate) > 0
 

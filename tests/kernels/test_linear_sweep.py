@@ -22,7 +22,10 @@ def step_by_step(
     result: list[list[list[float]]] = [[]] * steps
     for t in range(steps - 1, -1, -1) if backwards else range(steps):
         before = [
-            [factors[t] * sum(a * b for a, b in zip(line, row)) + x for line, x in zip(entries, entering)]
+            [
+                factors[t] * sum(a * b for a, b in zip(line, row)) + x
+                for line, x in zip(entries, entering)
+            ]
             for row, entering in zip(before, given_u[t])
         ]
         result[t] = before
@@ -43,12 +46,17 @@ def test_it_is_a_product_at_a_time(
     torch.manual_seed(seed)
     is_double, turned, backwards, has_start, has_ratios = options
     dtype = torch.float64 if is_double else torch.float32
-    A, u = torch.rand(hidden, hidden, dtype=dtype) / hidden, torch.rand(steps, rows, hidden, dtype=dtype)
+    A, u = (
+        torch.rand(hidden, hidden, dtype=dtype) / hidden,
+        torch.rand(steps, rows, hidden, dtype=dtype),
+    )
     A = A.t() if turned else A
     start = torch.rand(rows, hidden, dtype=dtype) if has_start else None
     ratios = torch.rand(steps, dtype=torch.float64) * 2 if has_ratios else None
     found = linear_sweep(A, u, start, ratios, backwards=backwards)
-    wanted = torch.tensor(step_by_step(A, u, start, ratios, backwards=backwards), dtype=torch.float64)
+    wanted = torch.tensor(
+        step_by_step(A, u, start, ratios, backwards=backwards), dtype=torch.float64
+    )
     torch.testing.assert_close(found.double(), wanted, rtol=1e-12 if is_double else 1e-5, atol=0)
 
 
@@ -74,7 +82,9 @@ def test_what_does_not_fit_is_refused(kernel: str) -> None:
 
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("has_ratios", [False, True])
-def test_states_that_stand_still_are_the_computed_ones(kernel: str, backwards: bool, has_ratios: bool) -> None:
+def test_states_that_stand_still_are_the_computed_ones(
+    kernel: str, backwards: bool, has_ratios: bool
+) -> None:
     """Bit for bit what one step at a time gives, also where something new enters later."""
     torch.manual_seed(0)
     A, steps = torch.rand(9, 9) / 30, 60
@@ -89,5 +99,7 @@ def test_states_that_stand_still_are_the_computed_ones(kernel: str, backwards: b
         ratio = ratios[t : t + 1] if has_ratios else None
         before = linear_sweep(A, u[t : t + 1], before, ratio)[0]
         # Torch's own products round differently for one row than for several steps.
-        assert torch.equal(found[t], before) if kernel != "torch" else torch.allclose(found[t], before)
+        assert (
+            torch.equal(found[t], before) if kernel != "torch" else torch.allclose(found[t], before)
+        )
     assert kernel == "torch" or torch.equal(found[20], found[21])  # it has stood still in between

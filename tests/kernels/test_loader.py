@@ -64,7 +64,13 @@ print(pathsgd.nn.backend().name, float(rnn.weight_hh_l0.grad.double().norm()))
 @pytest.mark.parametrize("forced", ["0", "generic", "nonsense"])
 def test_the_environment_variable_decides(forced: str) -> None:
     environment = os.environ | {"PATHSGD_NATIVE": forced}
-    run = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     generic = loader._open("kernel_generic")[0]
     if forced == "0" or (forced == "generic" and generic is not None):
         torch.manual_seed(0)
@@ -85,7 +91,9 @@ def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch
 
 def test_a_missing_thread_library_means_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     original = loader._open
-    monkeypatch.setattr(loader, "_open", lambda name: (None, "gone") if name == "threads" else original(name))
+    monkeypatch.setattr(
+        loader, "_open", lambda name: (None, "gone") if name == "threads" else original(name)
+    )
     backend = loader.load.__wrapped__().backend
     assert backend.name == pathsgd.nn.backend().name
     assert backend.name == "torch" or (not backend.threaded and "gone" in str(backend))
@@ -101,7 +109,9 @@ torch.set_num_threads(2)
 pathsgd.nn.RNN(2, 3, nonlinearity="relu")(torch.rand(4, 2, 2))
 assert before and runtimes() == before
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
     assert run.returncode == 0, run.stderr
 
 

@@ -22,7 +22,9 @@ def kernel():
 
 def some_map(units: int, dtype: torch.dtype, *, leaky: bool, inside: bool) -> Map:
     generator = torch.Generator().manual_seed(units)
-    weight = torch.eye(units) + torch.randn(units, units, generator=generator) / (4 * math.sqrt(units))
+    weight = torch.eye(units) + torch.randn(units, units, generator=generator) / (
+        4 * math.sqrt(units)
+    )
     leak = torch.rand(units, generator=generator).to(dtype)
     scale = (torch.rand(units, generator=generator) + 0.5).to(dtype)
     return Map(weight.to(dtype), scale, 1 - leak if leaky else 0.0, leak if leaky else 1.0, inside)
@@ -40,7 +42,9 @@ def test_a_look_does_what_the_general_way_does(units, dtype, leaky, inside):
     before, corrected = f.weight.clone(), 0
     for _ in range(6):
         expected = float(bound_(other, directions, 1.01))
-        assert look.bound(1.01) == expected  # to the last bit: a resumed run starts in the general way
+        assert (
+            look.bound(1.01) == expected
+        )  # to the last bit: a resumed run starts in the general way
         corrected += expected > 1.01
         assert torch.equal(f.weight, other.weight)
         for name, found in vars(look.directions).items():

@@ -14,7 +14,9 @@ from torch import Tensor
 from pathsgd.kernels import mean_log, narrow, row_lengths, squares
 
 TINY = torch.finfo(torch.float32).tiny
-quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 magnitudes = st.one_of(st.just(0.0), st.floats(-12, 12).map(lambda e: 10.0**e))
 
 
@@ -28,12 +30,19 @@ def drawn(count: int, low: float, high: float, zeros: bool) -> Tensor:
 
 
 @quick
-@given(values=st.lists(magnitudes, max_size=70), dtype=st.sampled_from([torch.float32, torch.float64]))
+@given(
+    values=st.lists(magnitudes, max_size=70), dtype=st.sampled_from([torch.float32, torch.float64])
+)
 def test_squares(kernel: str, values: list[float], dtype: torch.dtype) -> None:
-    w = torch.tensor(values, dtype=dtype) * torch.tensor([1, -1], dtype=dtype).repeat(len(values))[: len(values)]
+    w = (
+        torch.tensor(values, dtype=dtype)
+        * torch.tensor([1, -1], dtype=dtype).repeat(len(values))[: len(values)]
+    )
     q, largest, least = squares(w)
     expected = [float(v) ** 2 for v in w.tolist()]
-    torch.testing.assert_close(q.double(), torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        q.double(), torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=0
+    )
     assert largest == pytest.approx(max(expected, default=0.0), rel=1e-6)
     assert least == pytest.approx(min((v for v in expected if v), default=math.inf), rel=1e-6)
 
@@ -51,7 +60,12 @@ def test_squares_of_a_transposed_matrix_on_two_threads(kernel: str, two_threads:
 
 
 @quick
-@given(count=st.integers(0, 70), low=st.integers(-200, 200), zeros=st.booleans(), seed=st.integers(0, 99))
+@given(
+    count=st.integers(0, 70),
+    low=st.integers(-200, 200),
+    zeros=st.booleans(),
+    seed=st.integers(0, 99),
+)
 def test_narrow(kernel: str, count: int, low: int, zeros: bool, seed: int) -> None:
     torch.manual_seed(seed)
     x = drawn(count, low, low + 5, zeros)
@@ -88,7 +102,9 @@ def test_row_lengths(kernel: str, rows: int, columns: int, dtype: torch.dtype, z
 
 def test_row_lengths_of_a_metric_that_is_the_same_everywhere(kernel: str) -> None:
     p = torch.randn(3, 4)
-    torch.testing.assert_close(row_lengths(p, torch.full((1, 1), 2.0)), p.double().square().sum(1) / 4)
+    torch.testing.assert_close(
+        row_lengths(p, torch.full((1, 1), 2.0)), p.double().square().sum(1) / 4
+    )
 
 
 @quick

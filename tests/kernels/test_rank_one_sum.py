@@ -40,7 +40,9 @@ def sequences(A: Tensor, steps: int, adjoint: bool) -> tuple[Tensor, Tensor]:
     return before, delta
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     steps=st.integers(9, 70),
     hidden=st.integers(1, 37),
@@ -60,7 +62,9 @@ def test_it_is_the_sum_of_all_pairs(
     found = rank_one_sum(A, *given_to_it, tolerance, adjoint=adjoint)
     if found is not None:  # short sequences allow few powers, small matrices may have a small gap
         # Twice: of the powers, and of the derivatives that stand for one another.
-        torch.testing.assert_close(found, by_definition(A, before, delta), rtol=3 * tolerance, atol=0)
+        torch.testing.assert_close(
+            found, by_definition(A, before, delta), rtol=3 * tolerance, atol=0
+        )
     assert found is not None or steps < 50 or hidden < 13
 
 
@@ -68,7 +72,12 @@ def test_it_is_for_matrices_with_a_gap_only(kernel: str) -> None:
     torch.manual_seed(0)
     before, delta = sequences(with_gap(12), 40, False)
     swapped = torch.eye(12, dtype=DOUBLE).roll(1, 0)
-    for A in (torch.eye(12, dtype=DOUBLE), swapped, torch.zeros(12, 12, dtype=DOUBLE), with_gap(12).triu(1)):
+    for A in (
+        torch.eye(12, dtype=DOUBLE),
+        swapped,
+        torch.zeros(12, 12, dtype=DOUBLE),
+        with_gap(12).triu(1),
+    ):
         assert rank_one_sum(A, before, delta, 1e-6, adjoint=False) is None
     for bad in (math.nan, math.inf):
         A = with_gap(12)
@@ -81,7 +90,9 @@ def test_what_float32_cannot_hold_is_computed_in_float64(kernel: str, adjoint: b
     torch.manual_seed(0)
     A = with_gap(6)
     before, delta = sequences(A, 40, adjoint)
-    alpha = torch.tensor([1, 1, 1e-25, 1, 1, 1], dtype=DOUBLE)  # rescaled: the sum of two uses has its square
+    alpha = torch.tensor(
+        [1, 1, 1e-25, 1, 1, 1], dtype=DOUBLE
+    )  # rescaled: the sum of two uses has its square
     A, before, delta = A * alpha[:, None] / alpha, (before * alpha).float(), (delta / alpha).float()
     found = rank_one_sum(A, before, delta, 1e-5, adjoint=adjoint)
     assert found is not None and 0 < float(found.min()) < torch.finfo(torch.float32).tiny
@@ -93,7 +104,9 @@ def test_memory_in_any_order(kernel: str) -> None:
     A = with_gap(8)
     before, delta = sequences(A, 20, True)
     wanted = rank_one_sum(A, before, delta, 1e-6, adjoint=True)
-    found = rank_one_sum(A.t().contiguous().t(), before.t().contiguous().t(), delta, 1e-6, adjoint=True)
+    found = rank_one_sum(
+        A.t().contiguous().t(), before.t().contiguous().t(), delta, 1e-6, adjoint=True
+    )
     assert found is not None
     torch.testing.assert_close(found, wanted)
 

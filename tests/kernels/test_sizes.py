@@ -28,7 +28,14 @@ def mean_log(values: torch.Tensor) -> float:
     seed=st.integers(0, 2**20),
 )
 def test_one_factor_gives_the_size(
-    kernel: str, rows: int, columns: int, form: str, spread: float, size: float, dtype: torch.dtype, seed: int
+    kernel: str,
+    rows: int,
+    columns: int,
+    form: str,
+    spread: float,
+    size: float,
+    dtype: torch.dtype,
+    seed: int,
 ) -> None:
     torch.manual_seed(seed)
     high, wide = ((spread * torch.randn(n, dtype=torch.float64)).exp() for n in (rows, columns))
@@ -49,7 +56,10 @@ def test_one_factor_gives_the_size(
     factor = math.exp(size - mean_log(plain))
     expected = (plain * factor).clamp(max=torch.finfo(dtype).max)
     torch.testing.assert_close(
-        found, expected, rtol=1e-5 if dtype is torch.float32 else 1e-12, atol=torch.finfo(dtype).tiny
+        found,
+        expected,
+        rtol=1e-5 if dtype is torch.float32 else 1e-12,
+        atol=torch.finfo(dtype).tiny,
     )
     if not call.serves([kappa], None):  # it was written out
         return
@@ -63,5 +73,7 @@ def test_without_a_mean_there_is_no_size(kernel: str, value: float, columns: int
     kappa = torch.rand(2, columns, dtype=torch.float64) + 0.5
     kappa[1, columns // 2] = value
     plain = whiten([Whitening(kappa, Lines(2, columns))], None, 1.0, torch.float32)[0].clone()  # type: ignore[union-attr]
-    results, _, sized = whiten_and_keep([Whitening(kappa, Lines(2, columns))], None, 1.0, torch.float32, [0.5])
+    results, _, sized = whiten_and_keep(
+        [Whitening(kappa, Lines(2, columns))], None, 1.0, torch.float32, [0.5]
+    )
     assert not sized and torch.equal(dense(results[0]), plain)

@@ -10,10 +10,16 @@ from torch import Tensor
 
 from pathsgd.kernels import plain_sums, squared_products, squared_sequences
 
-KINDS = [(torch.float32, torch.float32), (torch.float32, torch.float64), (torch.float64, torch.float64)]
+KINDS = [
+    (torch.float32, torch.float32),
+    (torch.float32, torch.float64),
+    (torch.float64, torch.float64),
+]
 
 
-def recurrence(w: Tensor, u: Tensor, v: Tensor, steps: int, every_step: bool, decay: float) -> tuple[Tensor, Tensor]:
+def recurrence(
+    w: Tensor, u: Tensor, v: Tensor, steps: int, every_step: bool, decay: float
+) -> tuple[Tensor, Tensor]:
     a, h, delta = w.double().square(), [u.double()], [v.double()]
     for _ in range(steps - 1):
         h.append(a @ h[-1] + u)
@@ -22,7 +28,9 @@ def recurrence(w: Tensor, u: Tensor, v: Tensor, steps: int, every_step: bool, de
     return torch.stack(h) * scale[:, None], torch.stack(delta[::-1]) * scale.flip(0)[:, None]
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     hidden=st.one_of(st.integers(1, 40), st.sampled_from([255, 256, 257, 300])),
     steps=st.integers(1, 90),
@@ -31,7 +39,12 @@ def recurrence(w: Tensor, u: Tensor, v: Tensor, steps: int, every_step: bool, de
     kind=st.sampled_from(KINDS),
 )
 def test_equals_the_recurrence(
-    kernel: str, hidden: int, steps: int, every_step: bool, root: float, kind: tuple[torch.dtype, torch.dtype]
+    kernel: str,
+    hidden: int,
+    steps: int,
+    every_step: bool,
+    root: float,
+    kind: tuple[torch.dtype, torch.dtype],
 ) -> None:
     torch.manual_seed(0)
     w = torch.randn(hidden, hidden, dtype=kind[0]) / hidden**0.5
@@ -78,7 +91,12 @@ def test_other_types_of_numbers_are_torchs(kernel: str) -> None:
 
 @pytest.mark.parametrize(
     ("w", "u", "v", "steps"),
-    [((3, 4), (3,), (3,), 2), ((3, 3), (4,), (3,), 2), ((3, 3), (3,), (3, 1), 2), ((3, 3), (3,), (3,), 0)],
+    [
+        ((3, 4), (3,), (3,), 2),
+        ((3, 3), (4,), (3,), 2),
+        ((3, 3), (3,), (3, 1), 2),
+        ((3, 3), (3,), (3,), 0),
+    ],
 )
 def test_mistakes_are_named(
     w: tuple[int, ...], u: tuple[int, ...], v: tuple[int, ...], steps: int, kernel: str
@@ -88,7 +106,9 @@ def test_mistakes_are_named(
         squared_sequences(*arguments)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     rows=st.integers(1, 40),
     columns=st.integers(1, 40),
@@ -116,7 +136,9 @@ def test_squared_products_on_two_threads(kernel: str, two_threads: None) -> None
     torch.testing.assert_close(by_y, w.double().square().sum(0))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     hidden=st.one_of(st.integers(1, 40), st.sampled_from([255, 257, 300])),
     steps=st.sampled_from([1, 2, 3, 30, 300]),
@@ -129,7 +151,10 @@ def test_sums_of_a_plain_net(
     torch.manual_seed(0)
     inputs, outputs, root, biased = 1 + hidden % 3, 1 + hidden % 4, 1.2, hidden % 2 == 0
     w = torch.randn(hidden, hidden, dtype=kind[0]) / (4 * hidden) ** 0.5
-    w_in, w_out = torch.randn(hidden, inputs, dtype=kind[0]) + 0.1, torch.randn(outputs, hidden, dtype=kind[0])
+    w_in, w_out = (
+        torch.randn(hidden, inputs, dtype=kind[0]) + 0.1,
+        torch.randn(outputs, hidden, dtype=kind[0]),
+    )
     biases = [torch.randn(hidden, dtype=kind[0]) for _ in range(2)] if biased else []
     b_out = torch.randn(outputs, dtype=kind[0]) if biased else None
     e = torch.rand(inputs, dtype=torch.float64) + 0.1 if hidden % 5 else None
@@ -147,8 +172,17 @@ def test_sums_of_a_plain_net(
         gamma_sq += float(b_out.double().square().sum() * fade[-1] * (steps if every_step else 1))
     rtol = (1e-6 if kind[1] == torch.float32 else 1e-14) * (steps + 20)
     assert found.gamma_sq == pytest.approx(gamma_sq, rel=rtol)
-    assert found.growth == pytest.approx(float((v @ h[-1]) / (v @ h[-2])) if steps > 1 else 0.0, rel=rtol)
-    expected = (h, delta, into / gamma_sq, out / gamma_sq, flow / gamma_sq, recurrent / gamma_sq / root)
+    assert found.growth == pytest.approx(
+        float((v @ h[-1]) / (v @ h[-2])) if steps > 1 else 0.0, rel=rtol
+    )
+    expected = (
+        h,
+        delta,
+        into / gamma_sq,
+        out / gamma_sq,
+        flow / gamma_sq,
+        recurrent / gamma_sq / root,
+    )
     for a, b in zip((found.h, found.delta, *found.vectors, found.recurrent), expected):
         torch.testing.assert_close(a.double(), b, rtol=rtol, atol=1e-34)  # flushed to zero below
     assert found.largest == pytest.approx(float(torch.maximum(h.max(), delta.max())), rel=rtol)

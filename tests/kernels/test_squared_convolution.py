@@ -38,7 +38,9 @@ def check(weight: Tensor, x: Tensor, sliding: Sliding) -> None:
     assert torch.equal(x_bar, found[1]) and torch.equal(kappa, found[2])  # type: ignore[arg-type]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     channels=st.tuples(st.integers(1, 9), st.integers(1, 40)),
     size=st.tuples(st.integers(1, 4), st.integers(1, 4)),
@@ -49,7 +51,9 @@ def check(weight: Tensor, x: Tensor, sliding: Sliding) -> None:
     dtype=st.sampled_from([torch.float32, torch.float64]),
     seed=st.integers(0, 10**6),
 )
-def test_every_way_to_slide(kernel: str, channels, size, more, stride, padding, dilation, dtype, seed: int) -> None:
+def test_every_way_to_slide(
+    kernel: str, channels, size, more, stride, padding, dilation, dtype, seed: int
+) -> None:
     torch.manual_seed(seed)
     reach = [d * (k - 1) + 1 for k, d in zip(size, dilation)]
     image = [max(1, r - 2 * p) + m for r, p, m in zip(reach, padding, more)]
@@ -59,9 +63,15 @@ def test_every_way_to_slide(kernel: str, channels, size, more, stride, padding, 
 
 
 @pytest.mark.parametrize(("inputs", "outputs", "width"), [(64, 70, 4), (30, 200, 7), (3, 5, 33)])
-def test_more_than_one_piece(kernel: str, two_threads: None, inputs: int, outputs: int, width: int) -> None:
+def test_more_than_one_piece(
+    kernel: str, two_threads: None, inputs: int, outputs: int, width: int
+) -> None:
     torch.manual_seed(0)
-    check(torch.randn(outputs, inputs, 3, 3), torch.rand(inputs, width, width + 1), Sliding((1, 1), (1, 1)))
+    check(
+        torch.randn(outputs, inputs, 3, 3),
+        torch.rand(inputs, width, width + 1),
+        Sliding((1, 1), (1, 1)),
+    )
 
 
 def test_zeros(kernel: str) -> None:

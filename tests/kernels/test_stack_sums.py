@@ -13,7 +13,14 @@ from pathsgd.paths.match import Cell, StackNet
 
 
 def net_of(
-    layers: int, directions: int, hidden: int, steps: int, last: bool, bias: bool, embedded: bool, dtype: torch.dtype
+    layers: int,
+    directions: int,
+    hidden: int,
+    steps: int,
+    last: bool,
+    bias: bool,
+    embedded: bool,
+    dtype: torch.dtype,
 ) -> tuple[StackNet, dict[str, torch.Tensor]]:
     parameters: dict[str, torch.Tensor] = {}
 
@@ -54,7 +61,9 @@ def net_of(
     dtype=st.sampled_from([torch.float32, torch.float64]),
     seed=st.integers(0, 2**20),
 )
-def test_both_ways_agree(kernel, layers, directions, hidden, steps, flags, fades, root, dtype, seed) -> None:
+def test_both_ways_agree(
+    kernel, layers, directions, hidden, steps, flags, fades, root, dtype, seed
+) -> None:
     torch.manual_seed(seed)
     net, parameters = net_of(layers, directions, hidden, steps, *flags, dtype)
     for name in parameters if fades else ():  # so that states stand still after some steps
@@ -97,4 +106,14 @@ def test_the_border(kernel) -> None:
     with pytest.raises(ValueError, match="of shape"):
         stack_sums(layers[:1] + layers[:1], *rest, (4, 4), 1.0, [False, False], (0.0, 1.0))
     with pytest.raises(ValueError, match="of shape"):
-        stack_sums(layers, parameters["out"][:, :4].contiguous(), None, None, 5, (4, 4), 1.0, [False] * 2, (0.0, 1.0))
+        stack_sums(
+            layers,
+            parameters["out"][:, :4].contiguous(),
+            None,
+            None,
+            5,
+            (4, 4),
+            1.0,
+            [False] * 2,
+            (0.0, 1.0),
+        )

@@ -33,7 +33,12 @@ RULES = [
 
 def whitening(shape: tuple[int, ...], kind: str, dtype: torch.dtype) -> Tensor:
     """A whitening that is constant along no, one or every dimension, with a zero in it."""
-    small = {"full": shape, "row": (1, *shape[1:]), "column": (*shape[:-1], 1), "scalar": (1,) * len(shape)}[kind]
+    small = {
+        "full": shape,
+        "row": (1, *shape[1:]),
+        "column": (*shape[:-1], 1),
+        "scalar": (1,) * len(shape),
+    }[kind]
     values = torch.rand(small, dtype=dtype) + 0.5
     if values.numel() > 1:
         values.view(-1)[0] = 0
@@ -59,16 +64,22 @@ def expected(o: Operands, rule: UpdateRule, alpha: float, keep: float) -> list[t
         if rule.direction == ADAM:
             x = f * u if rule.whitens else f * u * w
             m, v = b1 * m + (1 - b1) * x, b2 * v + (1 - b2) * x**2
-        d = {GRADIENT: u, MOMENTUM: m, NESTEROV: f * u + mu * m, ADAM: m / (v.sqrt() + rule.eps)}[rule.direction]
+        d = {GRADIENT: u, MOMENTUM: m, NESTEROV: f * u + mu * m, ADAM: m / (v.sqrt() + rule.eps)}[
+            rule.direction
+        ]
         p = keep * p + alpha * (d * w if rule.whitens else d)
         found.append((p, m, v, torch.where(w == 0, 0.0, d), u.square().sum()))
     return found
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: f"{r.direction}-{r.whitens}")
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
-    shapes=st.lists(st.lists(st.integers(1, 21), min_size=1, max_size=3).map(tuple), min_size=1, max_size=4),
+    shapes=st.lists(
+        st.lists(st.integers(1, 21), min_size=1, max_size=3).map(tuple), min_size=1, max_size=4
+    ),
     kind=st.sampled_from(["full", "row", "column", "scalar"]),
     dtype=st.sampled_from([torch.float32, torch.float64]),
     keep=st.sampled_from([1.0, 0.9]),
@@ -106,8 +117,12 @@ def check(o: Operands, rule: UpdateRule, keep: float) -> None:
         close = {"rtol": 20 * TOLERANCE[dtype], "atol": 2 * TOLERANCE[dtype], "check_dtype": False}
         torch.testing.assert_close(o.parameters[i].double(), p, **close)
         torch.testing.assert_close(directions[i].double(), d, **close)
-        assert lengths[i] == pytest.approx(float(d.square().sum()), rel=1e-4 if dtype == torch.float32 else 1e-12)
-        assert squares[i] == pytest.approx(float(square), rel=1e-5 if dtype == torch.float32 else 1e-12)
+        assert lengths[i] == pytest.approx(
+            float(d.square().sum()), rel=1e-4 if dtype == torch.float32 else 1e-12
+        )
+        assert squares[i] == pytest.approx(
+            float(square), rel=1e-5 if dtype == torch.float32 else 1e-12
+        )
         if o.first:
             torch.testing.assert_close(o.first[i].double(), m, **close)
         if o.second:

@@ -24,7 +24,9 @@ def said(nodes: Tensor | None, side: list[float], at: int) -> float:
     return 1.0 if nodes is None else side[int(nodes[at])]
 
 
-def expected(kappa: Tensor, lines: Lines, sides: tuple[Tensor, Tensor], scale: float, largest: float) -> Tensor:
+def expected(
+    kappa: Tensor, lines: Lines, sides: tuple[Tensor, Tensor], scale: float, largest: float
+) -> Tensor:
     out, into = (side.tolist() for side in sides)
     result = torch.zeros(lines.rows, lines.columns, dtype=torch.float64)
     for r in range(lines.rows):
@@ -36,15 +38,26 @@ def expected(kappa: Tensor, lines: Lines, sides: tuple[Tensor, Tensor], scale: f
     return result
 
 
-@pytest.mark.parametrize("dtypes", [(torch.float32,) * 2, (torch.float64, torch.float32), (torch.float64,) * 2])
+@pytest.mark.parametrize(
+    "dtypes", [(torch.float32,) * 2, (torch.float64, torch.float32), (torch.float64,) * 2]
+)
 @pytest.mark.parametrize("form", ["matrix", "rows", "columns", "number", "outer"])
 @pytest.mark.parametrize("lines", LINES.values(), ids=LINES.keys())
 def test_every_form_of_kappa(kernel, lines: Lines, form: str, dtypes) -> None:
     torch.manual_seed(0)
-    rows, columns = torch.rand(lines.rows, 1, dtype=dtypes[0]), torch.rand(1, lines.columns, dtype=dtypes[0])
+    rows, columns = (
+        torch.rand(lines.rows, 1, dtype=dtypes[0]),
+        torch.rand(1, lines.columns, dtype=dtypes[0]),
+    )
     rows[2], columns[0, -1] = 0, 1e-30
     matrix = torch.rand(lines.rows, lines.columns, dtype=dtypes[0])
-    kappas = {"matrix": matrix, "rows": rows, "columns": columns, "number": rows[:1], "outer": Outer(rows, columns)}
+    kappas = {
+        "matrix": matrix,
+        "rows": rows,
+        "columns": columns,
+        "number": rows[:1],
+        "outer": Outer(rows, columns),
+    }
     kappa = kappas[form]
     sides = torch.rand(8, dtype=torch.float64), torch.rand(8, dtype=torch.float64)
     # Several at once, with room from an earlier call or without.
@@ -68,7 +81,10 @@ def test_nothing_is_infinite(kernel) -> None:
 
 
 def test_an_outer_product_that_would_not_fit_is_written_out(kernel) -> None:
-    rows, columns = torch.tensor([[1e-40], [1e40]], dtype=torch.float64), torch.ones(1, 2, dtype=torch.float64)
+    rows, columns = (
+        torch.tensor([[1e-40], [1e40]], dtype=torch.float64),
+        torch.ones(1, 2, dtype=torch.float64),
+    )
     lines = Lines(2, 2, 1, row_out=NODES[:2].clone(), column_into=NODES[:2].clone())
     sides = torch.ones(8, dtype=torch.float64), torch.ones(8, dtype=torch.float64)
     (found,) = whiten([Whitening(Outer(rows, columns), lines)], sides, 1.0, torch.float32)

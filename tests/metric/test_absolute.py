@@ -56,7 +56,10 @@ def test_only_the_size_of_a_parameters_metric_changes(net):
 def test_larger_weights_get_no_larger_steps(net):
     """The sizes of the first measurement stay, while relative ones grow with the weights."""
     model, x = net
-    optimizers = [PathAdam(model, lr=0.0, metric=metric, example_inputs=(x,)) for metric in ("relative", "absolute")]
+    optimizers = [
+        PathAdam(model, lr=0.0, metric=metric, example_inputs=(x,))
+        for metric in ("relative", "absolute")
+    ]
     sizes = []
     for factor in (1, 5):
         with torch.no_grad():
@@ -65,7 +68,9 @@ def test_larger_weights_get_no_larger_steps(net):
         model(x).square().mean().backward()
         for optimizer in optimizers:
             optimizer.step()
-        sizes.append([[mean_log(o.state[p]["whitening"]) for p in model.parameters()] for o in optimizers])
+        sizes.append(
+            [[mean_log(o.state[p]["whitening"]) for p in model.parameters()] for o in optimizers]
+        )
     (relative, absolute), (relative_later, absolute_later) = sizes
     assert absolute_later == pytest.approx(absolute, abs=1e-5)
     assert relative_later[0] > relative[0] + 0.5 and relative_later[1] > relative[1] + 0.5
@@ -92,7 +97,9 @@ def test_rescaled_units_keep_their_sizes(net):
     _, after = both_metrics(model, x.double())
     for name, p in model.named_parameters():
         ratio = (p.detach() / weights[name]).expand(p.shape)
-        torch.testing.assert_close(after[name].expand(p.shape), before[name].expand(p.shape) * ratio, rtol=1e-9, atol=0)
+        torch.testing.assert_close(
+            after[name].expand(p.shape), before[name].expand(p.shape) * ratio, rtol=1e-9, atol=0
+        )
 
 
 def test_a_parameter_with_entries_on_no_path_keeps_its_metric(net):

@@ -74,7 +74,9 @@ def test_usual_nets_are_left_alone(layers: int) -> None:
 def test_the_bound_is_covariant() -> None:
     model, (x, y) = deep(20).double(), data()
     twin = copy.deepcopy(model)
-    pathsgd.random_rescaling(twin, x.double(), low=0.01, high=100, generator=torch.Generator().manual_seed(2))
+    pathsgd.random_rescaling(
+        twin, x.double(), low=0.01, high=100, generator=torch.Generator().manual_seed(2)
+    )
     roots = []
     for net in (model, twin):
         found, parameters = with_gradients(net, x.double(), y.double())

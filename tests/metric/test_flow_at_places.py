@@ -25,7 +25,9 @@ class Stream(nn.Module):
         super().__init__()
         torch.manual_seed(seed)
         self.start = nn.Linear(3, WIDTH)
-        self.norms = nn.ModuleList(nn.BatchNorm1d(WIDTH) if normalises else nn.Identity() for _ in range(blocks + 1))
+        self.norms = nn.ModuleList(
+            nn.BatchNorm1d(WIDTH) if normalises else nn.Identity() for _ in range(blocks + 1)
+        )
         self.ones = nn.ModuleList(nn.Linear(WIDTH, 2 * WIDTH) for _ in range(blocks))
         self.twos = nn.ModuleList(nn.Linear(2 * WIDTH, WIDTH) for _ in range(blocks))
         self.out = nn.Linear(WIDTH, 1)
@@ -72,7 +74,11 @@ def test_what_is_added_at_one_place_counts_together(swapped: bool) -> None:
         def __init__(self) -> None:
             super().__init__()
             torch.manual_seed(0)
-            self.large, self.small, self.out = nn.Linear(3, WIDTH), nn.Linear(3, WIDTH), nn.Linear(WIDTH, 1)
+            self.large, self.small, self.out = (
+                nn.Linear(3, WIDTH),
+                nn.Linear(3, WIDTH),
+                nn.Linear(WIDTH, 1),
+            )
             nn.init.normal_(self.small.weight, std=1e-4)
 
         def forward(self, x: Tensor) -> Tensor:
@@ -96,7 +102,9 @@ def test_what_is_added_at_one_place_counts_together(swapped: bool) -> None:
     ids=["mlp", "rnn", "bn"],
 )
 def test_nets_without_streams_have_no_such_places(model: nn.Module) -> None:
-    found, _ = measured(model, torch.zeros(4, 3) if isinstance(model, nn.Sequential) else torch.zeros(4, 1, 3))
+    found, _ = measured(
+        model, torch.zeros(4, 3) if isinstance(model, nn.Sequential) else torch.zeros(4, 1, 3)
+    )
     assert not found.spaces.places and not found.ahead
 
 
@@ -115,7 +123,9 @@ def test_whitenings_are_covariant(seed: int, normalises: bool, power: int) -> No
     for name, root in whitenings(two, parameters, Metric()).items():
         c = torch.where(old[name] != 0, parameters[name].detach() / old[name], 1.0)
         if bool((old[name] != 0).all()):
-            torch.testing.assert_close((root / c).expand_as(c), roots[name].expand_as(c), rtol=1e-7, atol=0)
+            torch.testing.assert_close(
+                (root / c).expand_as(c), roots[name].expand_as(c), rtol=1e-7, atol=0
+            )
 
 
 def test_a_stream_of_which_the_output_reads_next_to_nothing_stays_bounded() -> None:

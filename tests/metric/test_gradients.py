@@ -23,9 +23,15 @@ def test_gradients_become_gradients_over_kappa_at_every_call(terms, dtype):
         measured = kappa(model, x, terms=terms)
         for name, p in model.named_parameters():
             assert p.grad.dtype == dtype
-            torch.testing.assert_close(p.grad, (before[name].double() / measured[name]).to(dtype), rtol=1e-6, atol=0)
-            assert name == "out.bias" or not torch.equal(p.grad, before[name])  # kappa of the output bias is 1
-        expected = math.sqrt(sum(float((before[n].double() ** 2 / k).sum()) for n, k in measured.items()))
+            torch.testing.assert_close(
+                p.grad, (before[name].double() / measured[name]).to(dtype), rtol=1e-6, atol=0
+            )
+            assert name == "out.bias" or not torch.equal(
+                p.grad, before[name]
+            )  # kappa of the output bias is 1
+        expected = math.sqrt(
+            sum(float((before[n].double() ** 2 / k).sum()) for n, k in measured.items())
+        )
         assert norm.item() == pytest.approx(expected, rel=1e-6)
         with torch.no_grad():
             for p in model.parameters():
@@ -38,7 +44,9 @@ def test_relative_divides_by_gamma_squared_and_leaves_fixed_parameters_alone():
     path_normalize_grad_(model, x, metric=Metric(0.0))
     for name, value in kappa(model, x, relative=True).items():
         divisor = torch.ones_like(value) if name == "out.bias" else value
-        torch.testing.assert_close(model.get_parameter(name).grad, before[name] / divisor, rtol=1e-12, atol=0)
+        torch.testing.assert_close(
+            model.get_parameter(name).grad, before[name] / divisor, rtol=1e-12, atol=0
+        )
 
 
 def test_clip_bounds_the_dual_norm():

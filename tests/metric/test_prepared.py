@@ -46,7 +46,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 
 
 @pytest.mark.skipif(kernels.load().library is None, reason="torch prepares nothing")
-@pytest.mark.parametrize("metric", [Metric(), Metric(0.3), PAPER], ids=["relative", "between", "paper"])
+@pytest.mark.parametrize(
+    "metric", [Metric(), Metric(0.3), PAPER], ids=["relative", "between", "paper"]
+)
 @pytest.mark.parametrize("kind", MODELS)
 @given(seed=st.integers(0, 2**20))
 def test_it_serves_again(kind: str, metric: Metric, seed: int) -> None:
@@ -79,14 +81,19 @@ def test_another_net_is_not_served() -> None:
     last = whitenings(measured, parameters, Metric())
     other = Geometry(model).measure((x,), exact=False)  # equal, and not the same spaces
     assert whitenings(other, parameters, Metric(), last=last).prepared is not last.prepared
-    assert whitenings(measured, parameters, Metric(), last=last, dtype=torch.float64).prepared is not last.prepared
+    assert (
+        whitenings(measured, parameters, Metric(), last=last, dtype=torch.float64).prepared
+        is not last.prepared
+    )
 
 
 @pytest.mark.skipif(kernels.load().library is None, reason="torch prepares nothing")
 def test_the_border_looks_at_every_kappa_again() -> None:
     lines = kernels.Lines(3, 4)
     kappa = torch.rand(3, 4, dtype=torch.float64) + 1
-    _, call, _ = kernels.whiten_and_keep([kernels.Whitening(kappa, lines)], None, 1.0, torch.float32)
+    _, call, _ = kernels.whiten_and_keep(
+        [kernels.Whitening(kappa, lines)], None, 1.0, torch.float32
+    )
     assert call is not None
     sides = torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
     assert call.serves([kappa + 1], None)

@@ -19,7 +19,9 @@ class Tied(nn.Module):
     def __init__(self, middle: bool) -> None:
         super().__init__()
         self.one, self.two = nn.Linear(7, 5), nn.Linear(5, 3)
-        self.middle = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)) if middle else nn.Identity()
+        self.middle = (
+            nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)) if middle else nn.Identity()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.middle(torch.relu(self.two(torch.relu(self.one(x)))))
@@ -65,7 +67,9 @@ def test_tied_matrices_are_never_squared(by_chain: bool, monkeypatch: pytest.Mon
         monkeypatch.setattr(chain, "log_gamma_sq", lambda *_: None)
     seen: list[torch.Size] = []
     of = squared.power_of
-    monkeypatch.setattr(squared, "power_of", lambda p, order: (seen.append(p.shape), of(p, order))[1])
+    monkeypatch.setattr(
+        squared, "power_of", lambda p, order: (seen.append(p.shape), of(p, order))[1]
+    )
     model, x = Tied(False), torch.rand(4, 7)
     optimizer = pathsgd.PathAdam(model, lr=1e-3)
     model(x).square().mean().backward()

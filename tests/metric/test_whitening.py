@@ -23,7 +23,10 @@ def measured(model, x, terms="first"):
 
 @settings(max_examples=15, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), rho=st.floats(0, 1), layers=st.integers(1, 2), terms=st.sampled_from(["first", "both"])
+    seed=st.integers(0, 10**6),
+    rho=st.floats(0, 1),
+    layers=st.integers(1, 2),
+    terms=st.sampled_from(["first", "both"]),
 )
 def test_whitenings_are_covariant_and_flow_invariant(seed, rho, layers, terms):
     """1/sqrt(K_i) -> c / sqrt(K_i) when p_i -> c p_i; phi stays."""
@@ -36,14 +39,19 @@ def test_whitenings_are_covariant_and_flow_invariant(seed, rho, layers, terms):
     torch.testing.assert_close(path_flow(two, parameters), flow, rtol=1e-9, atol=1e-300)
     for name, root in whitenings(two, parameters, Metric(rho)).items():
         c = parameters[name].detach() / old[name]
-        torch.testing.assert_close((root / c).expand_as(c), roots[name].expand_as(c), rtol=1e-8, atol=0)
+        torch.testing.assert_close(
+            (root / c).expand_as(c), roots[name].expand_as(c), rtol=1e-8, atol=0
+        )
 
 
 def test_flow_is_conserved():
     """What enters a unit leaves it: its outgoing edges carry the same share."""
     model, x = rnn(layers=2)
     found, parameters = measured(model, x)
-    flow, leaving = path_flow(found, parameters), torch.zeros(found.spaces.count + 1, dtype=torch.float64)
+    flow, leaving = (
+        path_flow(found, parameters),
+        torch.zeros(found.spaces.count + 1, dtype=torch.float64),
+    )
     for name, p in parameters.items():
         share = (p.detach() ** 2 * found.kappa1[name]).reshape(-1)
         leaving.scatter_add_(0, found.spaces.edges[name].into.expand(p.shape).reshape(-1), share)

@@ -19,29 +19,52 @@ from pathsgd.network import convolved as kernels
 from pathsgd.network.convolved import Kernel
 
 RIGHT = {"rtol": 2e-5, "atol": 0.0}
-Case = tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, ...], tuple[int, ...], int | None, Sliding | None]
+Case = tuple[
+    Callable[[Tensor, Tensor], Tensor], tuple[int, ...], tuple[int, ...], int | None, Sliding | None
+]
 """The product, the shapes of x and W, the dimension of the result that rows of W lead to, and how W moves."""
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     spatial, groups = draw(st.integers(1, 2)), draw(st.sampled_from([1, 1, 2]))
-    ins, outs, size = groups * draw(st.integers(1, 4)), groups * draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    ins, outs, size = (
+        groups * draw(st.integers(1, 4)),
+        groups * draw(st.integers(1, 4)),
+        draw(st.integers(1, 3)),
+    )
     width = draw(st.integers(2 * size, 8))
     rows = draw(st.sampled_from([(), (1,), (3,)]))
     x = (*rows, ins, *[width] * spatial)
     stride, dilation = draw(st.integers(1, 2)), draw(st.integers(1, 2))
-    options: dict[str, Any] = {"stride": stride, "dilation": dilation, "groups": groups, "padding": size - 1}
+    options: dict[str, Any] = {
+        "stride": stride,
+        "dilation": dilation,
+        "groups": groups,
+        "padding": size - 1,
+    }
     if draw(st.booleans()):
         op = getattr(F, f"conv_transpose{spatial}d")
-        return lambda m, w: op(m, w, **options), x, (ins, outs // groups, *[size] * spatial), None, None
+        return (
+            lambda m, w: op(m, w, **options),
+            x,
+            (ins, outs // groups, *[size] * spatial),
+            None,
+            None,
+        )
     if stride == 1 and draw(st.booleans()):
         options["padding"] = "same"
     op = getattr(F, f"conv{spatial}d")
     sliding = None
     if spatial == 2 and groups == 1 and options["padding"] != "same":
         sliding = Sliding((stride, stride), (size - 1, size - 1), (dilation, dilation))
-    return lambda m, w: op(m, w, **options), x, (outs, ins // groups, *[size] * spatial), -1 - spatial, sliding
+    return (
+        lambda m, w: op(m, w, **options),
+        x,
+        (outs, ins // groups, *[size] * spatial),
+        -1 - spatial,
+        sliding,
+    )
 
 
 def numbers(shape: tuple[int, ...], low: float, high: float, zeros: bool) -> Tensor:
@@ -115,7 +138,11 @@ def routes(case: Case, x: Tensor, weight: Tensor, y_bar: Tensor) -> list[torch.d
 
 def ordinary() -> tuple[Tensor, Tensor, Tensor]:
     torch.manual_seed(0)
-    return torch.rand(CONV[1], dtype=torch.float64) + 0.1, torch.randn(CONV[2]), torch.rand(1, 4, 5, 5).double() + 0.1
+    return (
+        torch.rand(CONV[1], dtype=torch.float64) + 0.1,
+        torch.randn(CONV[2]),
+        torch.rand(1, 4, 5, 5).double() + 0.1,
+    )
 
 
 def test_ordinary_numbers_are_short() -> None:
@@ -161,18 +188,26 @@ def matmul_precision(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-@pytest.mark.parametrize("shorter", [lambda: torch.autocast("cpu"), lambda: matmul_precision("medium")])
+@pytest.mark.parametrize(
+    "shorter", [lambda: torch.autocast("cpu"), lambda: matmul_precision("medium")]
+)
 def test_where_torch_may_shorten_float32_it_is_not_used(shorter: Callable[[], Any]) -> None:
     with shorter():
         assert routes(CONV, *ordinary()) == [torch.float64]
 
 
-def test_kappa_is_zero_without_an_output_and_not_made_unless_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kappa_is_zero_without_an_output_and_not_made_unless_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     x, weight, y_bar = ordinary()
     assert not Kernel(weight).kappa1().any()
     kernel, entered = Kernel(weight, wanted=False), x.clone().requires_grad_()
     asked: list[bool] = []
     original = kernels._Passage.back
-    monkeypatch.setattr(kernels._Passage, "back", lambda s, *a: (asked.append(a[2]), original(s, *a))[1])
-    torch.autograd.grad(kernel.of(Scaled(entered, no_scale()), CONV[0], -3).mantissa, entered, y_bar)
+    monkeypatch.setattr(
+        kernels._Passage, "back", lambda s, *a: (asked.append(a[2]), original(s, *a))[1]
+    )
+    torch.autograd.grad(
+        kernel.of(Scaled(entered, no_scale()), CONV[0], -3).mantissa, entered, y_bar
+    )
     assert asked == [False] and not kernel.kappa1().any()

@@ -33,14 +33,25 @@ class Both(nn.Module):
         return torch.cat([x, y], 1) if self.beside else x + 0.5 * y
 
 
-def convolution(draw: st.DrawFn, spatial: int, ins: int, outs: int, *, keeps_size: bool = False) -> nn.Module:
+def convolution(
+    draw: st.DrawFn, spatial: int, ins: int, outs: int, *, keeps_size: bool = False
+) -> nn.Module:
     kind = (nn.Conv1d, nn.Conv2d)[spatial - 1]
     groups = draw(st.sampled_from([1, 2])) if ins % 2 == outs % 2 == 0 else 1
     options: dict[str, Any] = {"bias": draw(st.booleans()), "groups": groups}
     if keeps_size:
-        return kind(ins, outs, draw(st.integers(1, 4)), padding="same", dilation=draw(st.integers(1, 2)), **options)
+        return kind(
+            ins,
+            outs,
+            draw(st.integers(1, 4)),
+            padding="same",
+            dilation=draw(st.integers(1, 2)),
+            **options,
+        )
     size, stride = draw(st.integers(1, 4)), draw(st.integers(1, 3))
-    return kind(ins, outs, size, stride, draw(st.integers(0, 3)), draw(st.integers(1, 2)), **options)
+    return kind(
+        ins, outs, size, stride, draw(st.integers(0, 3)), draw(st.integers(1, 2)), **options
+    )
 
 
 @st.composite
@@ -48,26 +59,39 @@ def layers(draw: st.DrawFn, spatial: int) -> nn.Module:
     """A few layers of two channels at the ends of each."""
     made = [convolution(draw, spatial, 2, 2)]
     for _ in range(draw(st.integers(1, 5))):
-        kind = draw(st.sampled_from(["conv", "conv", "pool", "average", "norm", "unit", "residual", "cat", "larger"]))
+        kind = draw(
+            st.sampled_from(
+                ["conv", "conv", "pool", "average", "norm", "unit", "residual", "cat", "larger"]
+            )
+        )
         if kind == "conv":
             made.append(convolution(draw, spatial, 2, 2))
         elif kind in ("pool", "average"):
             size = draw(st.integers(1, 3))
-            options: dict[str, Any] = {"stride": draw(st.sampled_from([None, 1, 2])), "padding": size // 2}
+            options: dict[str, Any] = {
+                "stride": draw(st.sampled_from([None, 1, 2])),
+                "padding": size // 2,
+            }
             options["ceil_mode"] = draw(st.booleans())
-            names = {"pool": ("MaxPool1d", "MaxPool2d"), "average": ("AvgPool1d", "AvgPool2d")}[kind]
+            names = {"pool": ("MaxPool1d", "MaxPool2d"), "average": ("AvgPool1d", "AvgPool2d")}[
+                kind
+            ]
             options |= {} if kind == "pool" else {"count_include_pad": draw(st.booleans())}
             made.append(getattr(nn, names[spatial - 1])(size, **options))
         elif kind == "norm":
             made.append((nn.BatchNorm1d, nn.BatchNorm2d)[spatial - 1](2))
         elif kind == "unit":
-            made.append(draw(st.sampled_from([nn.ReLU(), nn.LeakyReLU(2.0), nn.PReLU(2), nn.Dropout(0.5)])))
+            made.append(
+                draw(st.sampled_from([nn.ReLU(), nn.LeakyReLU(2.0), nn.PReLU(2), nn.Dropout(0.5)]))
+            )
         elif kind == "residual":
             made.append(Both(convolution(draw, spatial, 2, 2, keeps_size=True), beside=False))
         elif kind == "cat":
             made += [Both(nn.ReLU(), beside=True), convolution(draw, spatial, 4, 2)]
         else:
-            made.append(nn.Upsample(scale_factor=draw(st.sampled_from([1, 2, 3, 1.5])), mode="nearest"))
+            made.append(
+                nn.Upsample(scale_factor=draw(st.sampled_from([1, 2, 3, 1.5])), mode="nearest")
+            )
     return nn.Sequential(*made)
 
 
@@ -79,11 +103,17 @@ def both(model: nn.Module, x: Tensor) -> tuple[Kappa, Kappa, Framing]:
     framing = Framing(recording.steps, recording.inputs)
     values = [v for step in recording.steps for v in step.outputs if v is not None]
     parameters = dict(model.named_parameters())
-    return Kappa(recording, parameters, values), Kappa(recording, parameters, values, framing=framing), framing
+    return (
+        Kappa(recording, parameters, values),
+        Kappa(recording, parameters, values, framing=framing),
+        framing,
+    )
 
 
 @settings(max_examples=150, deadline=None)
-@given(data=st.data(), spatial=st.integers(1, 2), training=st.booleans(), seed=st.integers(0, 10**6))
+@given(
+    data=st.data(), spatial=st.integers(1, 2), training=st.booleans(), seed=st.integers(0, 10**6)
+)
 def test_small_images_have_the_sums_and_derivatives_of_large_ones(
     data: st.DataObject, spatial: int, training: bool, seed: int
 ) -> None:
@@ -108,7 +138,9 @@ def test_small_images_have_the_sums_and_derivatives_of_large_ones(
 
 def test_a_net_of_convolutions_works_on_small_images() -> None:
     sizes: list[torch.Size] = []
-    net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Conv2d(2, 2, 3, padding=1), nn.MaxPool2d(2))
+    net = nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Conv2d(2, 2, 3, padding=1), nn.MaxPool2d(2)
+    )
     recording = record(net, (torch.rand(1, 1, 64, 64),))
     framing = Framing(recording.steps, recording.inputs)
     original = Framed.cropped
@@ -125,8 +157,14 @@ def test_a_net_of_convolutions_works_on_small_images() -> None:
 
 
 def test_a_net_without_images_is_left_alone() -> None:
-    recording = record(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), (torch.rand(1, 3),))
-    assert not any(s.operation == "linear" for s in recording.steps if id(s) in Framing(recording.steps, ())._crops)
+    recording = record(
+        nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), (torch.rand(1, 3),)
+    )
+    assert not any(
+        s.operation == "linear"
+        for s in recording.steps
+        if id(s) in Framing(recording.steps, ())._crops
+    )
     net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU())  # all border
     recording = record(net, (torch.rand(1, 1, 2, 2),))
     assert not Framing(recording.steps, recording.inputs)
@@ -176,7 +214,9 @@ def test_means_and_whole_images() -> None:
 
 def test_a_step_measures_on_small_images_what_is_measured_exactly() -> None:
     torch.manual_seed(0)
-    block = Both(nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()), beside=False)
+    block = Both(
+        nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()), beside=False
+    )
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), block, nn.MaxPool2d(2), nn.Conv2d(4, 6, 3, 2, 1),
         nn.Flatten(), nn.Linear(6 * 36, 2),
@@ -187,6 +227,8 @@ def test_a_step_measures_on_small_images_what_is_measured_exactly() -> None:
     assert geometry.structure((x,)).framing
     assert short.log_gamma_sq == pytest.approx(exact.log_gamma_sq, rel=1e-6)
     for name, kappa in exact.kappa.items():
-        torch.testing.assert_close(dense(short.kappa[name]).double().expand(kappa.shape), kappa, rtol=2e-5, atol=0)
+        torch.testing.assert_close(
+            dense(short.kappa[name]).double().expand(kappa.shape), kappa, rtol=2e-5, atol=0
+        )
     for name, ahead in exact.ahead.items():
         torch.testing.assert_close(short.ahead[name], ahead, rtol=2e-5, atol=0)

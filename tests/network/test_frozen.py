@@ -50,11 +50,15 @@ def assert_right(geometry: Geometry, moving: set[str]) -> None:
     # In float32 kernels of convolutions are, too; of a model in float64 nothing is shortened.
     is_double = next(iter(parameters.values())).dtype is torch.float64
     near = {"rel": 1e-12} if is_double else {"rel": 0, "abs": 1e-6}
-    assert set(short.kappa) >= moving and short.log_gamma_sq == pytest.approx(long.log_gamma_sq, **near)
+    assert set(short.kappa) >= moving and short.log_gamma_sq == pytest.approx(
+        long.log_gamma_sq, **near
+    )
     roots = whitenings(long, parameters, Metric())
     for name, root in whitenings(short, parameters, Metric()).items():
         if name in moving:
-            torch.testing.assert_close(dense(root), dense(roots[name]), rtol=1e-12 if is_double else 1e-6, atol=0)
+            torch.testing.assert_close(
+                dense(root), dense(roots[name]), rtol=1e-12 if is_double else 1e-6, atol=0
+            )
 
 
 @settings(max_examples=25, deadline=None)
@@ -94,7 +98,9 @@ def replace(model: Net) -> None:
     model.start.weight = nn.Parameter(model.start.weight.detach() * 2, requires_grad=False)
 
 
-@pytest.mark.parametrize("change", [change_in_place, change_unseen, change_statistics, load, replace])
+@pytest.mark.parametrize(
+    "change", [change_in_place, change_unseen, change_statistics, load, replace]
+)
 def test_what_is_frozen_is_looked_at_again_when_it_has_changed(change) -> None:
     model = Net().eval()
     moving = {name for name in NAMES if name.startswith("head")}
@@ -108,7 +114,9 @@ def test_what_is_frozen_is_looked_at_again_when_it_has_changed(change) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_frozen_backbone_is_evaluated_once(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_backbone_is_evaluated_once(
+    training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Counted: the convolutions of the squared network, which steps of the head ask for."""
     model = Net()
     freeze(model, {name for name in NAMES if name.startswith("head")})

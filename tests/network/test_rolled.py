@@ -19,10 +19,16 @@ UNITS, INPUTS, STEPS = 5, 3, 6
 class Loop(nn.Module):
     """A hand-written loop; `turn` makes the next state of x_t and the last one."""
 
-    def __init__(self, turn: Callable[[Loop, Tensor, Tensor], Tensor], *, every: bool = False, time: int = 0) -> None:
+    def __init__(
+        self, turn: Callable[[Loop, Tensor, Tensor], Tensor], *, every: bool = False, time: int = 0
+    ) -> None:
         super().__init__()
         self.turn, self.every, self.time = turn, every, time
-        self.into, self.rec, self.out = nn.Linear(INPUTS, UNITS), nn.Linear(UNITS, UNITS), nn.Linear(UNITS, 2)
+        self.into, self.rec, self.out = (
+            nn.Linear(INPUTS, UNITS),
+            nn.Linear(UNITS, UNITS),
+            nn.Linear(UNITS, 2),
+        )
         self.back = nn.Linear(UNITS, INPUTS)
         self.cell = nn.RNNCell(INPUTS, UNITS, nonlinearity="relu")
 
@@ -38,7 +44,9 @@ class Loop(nn.Module):
 TURNS: dict[str, Callable[[Loop, Tensor, Tensor], Tensor]] = {
     "two layers": lambda m, x, h: torch.relu(m.into(x) + m.rec(h)),
     "the other way round": lambda m, x, h: (m.rec(h) + m.into(x)).relu(),
-    "products": lambda m, x, h: torch.relu(x @ m.into.weight.T + h @ m.rec.weight.t() + m.into.bias),
+    "products": lambda m, x, h: torch.relu(
+        x @ m.into.weight.T + h @ m.rec.weight.t() + m.into.bias
+    ),
     "no biases": lambda m, x, h: torch.relu(x @ m.into.weight.T + h @ m.rec.weight.T),
     "a cell": lambda m, x, h: m.cell(x, h),
 }
@@ -143,7 +151,10 @@ def test_a_learnt_start_stays_a_loop() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.start = nn.Parameter(torch.rand(1, UNITS))
-            self.cell, self.out = nn.RNNCell(INPUTS, UNITS, nonlinearity="relu"), nn.Linear(UNITS, 1)
+            self.cell, self.out = (
+                nn.RNNCell(INPUTS, UNITS, nonlinearity="relu"),
+                nn.Linear(UNITS, 1),
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             h = self.start.expand(x.shape[1], -1)

@@ -18,7 +18,9 @@ from pathsgd.kernels import Layout
 from pathsgd.nn.layer import ReluLayer
 
 
-def tensors(directions: int = 1, biased: bool = True, inputs: int = 3, rows: tuple[int, ...] = (4, 2)) -> list[Tensor]:
+def tensors(
+    directions: int = 1, biased: bool = True, inputs: int = 3, rows: tuple[int, ...] = (4, 2)
+) -> list[Tensor]:
     """x, h0 and weights of a small layer with four units."""
     torch.manual_seed(0)
     shapes = [(4, inputs), (4, 4), (4,), (4,)][: 4 if biased else 2] * directions
@@ -126,7 +128,9 @@ def test_h_n_may_be_changed_in_place(kernel: str) -> None:
     x = torch.rand(3, 2, 2)
     expected = torch.autograd.grad(module(x)[1].sum() * 2, list(module.parameters()))
     _, h_n = module(x)
-    torch.testing.assert_close(torch.autograd.grad(h_n.mul_(2).sum(), list(module.parameters())), expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(h_n.mul_(2).sum(), list(module.parameters())), expected
+    )
 
 
 def test_gradient_checkpointing(kernel: str) -> None:
@@ -135,7 +139,9 @@ def test_gradient_checkpointing(kernel: str) -> None:
     run = lambda x: module(x)[0].sum()  # noqa: E731
     expected = torch.autograd.grad(run(x), [x, *module.parameters()])
     checkpointed = torch.utils.checkpoint.checkpoint(run, x, use_reentrant=False)
-    torch.testing.assert_close(torch.autograd.grad(checkpointed, [x, *module.parameters()]), expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(checkpointed, [x, *module.parameters()]), expected
+    )
 
 
 def test_nothing_is_kept_after_the_backward_pass(kernel: str) -> None:

@@ -35,5 +35,9 @@ def test_as_torch_flushes_them(native_kernel: str, inputs: int, dtype: torch.dty
         torch.set_flush_denormal(False)
     torch.testing.assert_close(found[1:], flushed[1:], rtol=0, atol=0)
     assert not any(t.any() for t in found[1:])
-    assert float(found[0].max()) < torch.finfo(dtype).tiny  # a sum that torch made may still stand there
-    assert all(t.any() for t in results(kept, x))  # where they are kept, there are states and gradients
+    assert (
+        float(found[0].max()) < torch.finfo(dtype).tiny
+    )  # a sum that torch made may still stand there
+    assert all(
+        t.any() for t in results(kept, x)
+    )  # where they are kept, there are states and gradients

@@ -13,7 +13,9 @@ def test_identity() -> None:
 
 
 def test_normalized_positive() -> None:
-    weight = init.normalized_positive_(torch.empty(60, 60, dtype=torch.float64), torch.Generator().manual_seed(0))
+    weight = init.normalized_positive_(
+        torch.empty(60, 60, dtype=torch.float64), torch.Generator().manual_seed(0)
+    )
     values = torch.linalg.eigvalsh(weight)
     torch.testing.assert_close(weight, weight.t())
     assert values[0] > 0 and values[-1] == pytest.approx(1, abs=1e-12)
@@ -26,7 +28,9 @@ def test_orthogonal() -> None:
     torch.testing.assert_close(weight @ weight.t(), 4 * torch.eye(20, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("initialise", [init.identity_, init.normalized_positive_, init.orthogonal_])
+@pytest.mark.parametrize(
+    "initialise", [init.identity_, init.normalized_positive_, init.orthogonal_]
+)
 def test_a_module_gets_all_its_recurrent_matrices_set_and_nothing_else(initialise) -> None:  # type: ignore[no-untyped-def]
     module = RNN(3, 6, num_layers=2, bidirectional=True, nonlinearity="relu")
     before = {name: weight.clone() for name, weight in module.named_parameters()}
@@ -34,13 +38,20 @@ def test_a_module_gets_all_its_recurrent_matrices_set_and_nothing_else(initialis
     for name, weight in module.named_parameters():
         assert torch.equal(weight, before[name]) != name.startswith("weight_hh")
         assert weight.requires_grad
-    norms = [torch.linalg.matrix_norm(w, 2).item() for n, w in module.named_parameters() if n.startswith("weight_hh")]
+    norms = [
+        torch.linalg.matrix_norm(w, 2).item()
+        for n, w in module.named_parameters()
+        if n.startswith("weight_hh")
+    ]
     assert norms == pytest.approx([1.0] * 4, abs=1e-5)
 
 
 def test_a_generator_makes_it_repeatable() -> None:
     for initialise in (init.normalized_positive_, init.orthogonal_):
-        first, again = (initialise(torch.empty(5, 5), generator=torch.Generator().manual_seed(1)) for _ in range(2))
+        first, again = (
+            initialise(torch.empty(5, 5), generator=torch.Generator().manual_seed(1))
+            for _ in range(2)
+        )
         assert torch.equal(first, again)
 
 

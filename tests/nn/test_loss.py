@@ -16,7 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pathsgd.nn import linear_cross_entropy
 
 
-def whole(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str, ignore_index: int) -> Tensor:
+def whole(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    reduction: str,
+    ignore_index: int,
+) -> Tensor:
     logits = F.linear(x, weight, bias).flatten(0, -2)
     loss = F.cross_entropy(logits, target.flatten(), reduction=reduction, ignore_index=ignore_index)
     return loss.view(target.shape) if reduction == "none" else loss
@@ -63,7 +70,8 @@ def test_equals_the_loss_of_whole_logits(
 
 
 own_of_torch = pytest.mark.skipif(
-    not hasattr(F, "linear_cross_entropy"), reason="this torch has no linear_cross_entropy of its own"
+    not hasattr(F, "linear_cross_entropy"),
+    reason="this torch has no linear_cross_entropy of its own",
 )
 
 
@@ -92,7 +100,9 @@ def test_a_function_mode_sees_the_loss() -> None:
     seen = []
 
     class Recorder(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(func)
             return func(*args, **(kwargs or {}))
 
@@ -103,7 +113,13 @@ def test_a_function_mode_sees_the_loss() -> None:
 
 @own_of_torch
 def test_without_torchs_own_the_result_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = (torch.rand(3, 5, 2), torch.rand(4, 2), torch.rand(4), torch.randint(4, (3, 5)), "none")
+    arguments = (
+        torch.rand(3, 5, 2),
+        torch.rand(4, 2),
+        torch.rand(4),
+        torch.randint(4, (3, 5)),
+        "none",
+    )
     expected = linear_cross_entropy(*arguments)
     monkeypatch.delattr(F, "linear_cross_entropy")
     torch.testing.assert_close(linear_cross_entropy(*arguments), expected)
@@ -113,6 +129,8 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match="one class for each row"):
         linear_cross_entropy(torch.rand(3, 2), torch.rand(4, 2), None, torch.tensor([0, 1]))
     with pytest.raises(ValueError, match="chunk"):
-        linear_cross_entropy(torch.rand(3, 2), torch.rand(4, 2), None, torch.tensor([0, 1, 2]), chunk=0)
+        linear_cross_entropy(
+            torch.rand(3, 2), torch.rand(4, 2), None, torch.tensor([0, 1, 2]), chunk=0
+        )
     with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
         linear_cross_entropy(torch.rand(2, 2), torch.rand(4, 2), None, torch.tensor([0, 9]))

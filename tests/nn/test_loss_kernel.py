@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import grad, vmap
 
-from pathsgd.kernels import cross_entropy
 from pathsgd.nn import linear_cross_entropy
 from pathsgd.nn.loss import LinearCrossEntropy
 
@@ -23,7 +23,7 @@ RELATIVE = {torch.float32: 1e-5, torch.float64: 1e-10}
 @pytest.fixture(autouse=True)
 def few_classes_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that small problems reach the kernel with any number of threads."""
-    monkeypatch.setattr(cross_entropy, "CLASSES_PER_THREAD", 1)
+    monkeypatch.setattr(sys.modules["pathsgd.kernels.cross_entropy"], "CLASSES_PER_THREAD", 1)
 
 
 @pytest.fixture
@@ -31,12 +31,19 @@ def applied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one whenever the kernel is asked."""
     times: list[int] = []
     original = LinearCrossEntropy.apply
-    monkeypatch.setattr(LinearCrossEntropy, "apply", lambda *arguments: (times.append(1), original(*arguments))[1])
+    monkeypatch.setattr(
+        LinearCrossEntropy, "apply", lambda *arguments: (times.append(1), original(*arguments))[1]
+    )
     return times
 
 
 def problem(
-    rows: int, inputs: int, classes: int, dtype: torch.dtype = torch.float64, zeros: float = 0.5, seed: int = 0
+    rows: int,
+    inputs: int,
+    classes: int,
+    dtype: torch.dtype = torch.float64,
+    zeros: float = 0.5,
+    seed: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     h = torch.randn(rows, inputs, dtype=dtype, generator=generator)
@@ -46,7 +53,9 @@ def problem(
     return h, weight, bias, torch.randint(classes, (rows,), generator=generator)
 
 
-def results(function: Callable[..., Tensor], tensors: list[Tensor | None], *arguments: Any) -> list[Tensor]:
+def results(
+    function: Callable[..., Tensor], tensors: list[Tensor | None], *arguments: Any
+) -> list[Tensor]:
     """The loss and the gradients of all tensors."""
     leaves = [None if t is None else t.detach().clone().requires_grad_() for t in tensors]
     loss = function(*leaves, *arguments)
@@ -61,17 +70,23 @@ def whole(
     reduction: str = "mean",
     ignore_index: int = -100,
 ) -> Tensor:
-    return F.cross_entropy(F.linear(h, weight, bias), target, reduction=reduction, ignore_index=ignore_index)
+    return F.cross_entropy(
+        F.linear(h, weight, bias), target, reduction=reduction, ignore_index=ignore_index
+    )
 
 
 def assert_near(found: list[Tensor], expected: list[Tensor], relative: float) -> None:
     for one, other in zip(found, expected, strict=True):
         largest = other.abs().max().item()
         # Rounding errors are those of logits and of probabilities near 1, whatever little the result is.
-        torch.testing.assert_close(one.double(), other.double(), rtol=0, atol=relative * max(largest, 0.1))
+        torch.testing.assert_close(
+            one.double(), other.double(), rtol=0, atol=relative * max(largest, 0.1)
+        )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     rows=st.integers(1, 230),
     inputs=st.sampled_from([1, 2, 7, 16, 33, 107, 109, 230]),
@@ -105,7 +120,9 @@ def test_equals_the_loss_of_whole_logits(
         assert_near(found, expected, RELATIVE[dtype])
     else:  # everything is zero but for the rounding of logits
         for one in found:
-            torch.testing.assert_close(one.double(), torch.zeros_like(one).double(), rtol=0, atol=1e-4)
+            torch.testing.assert_close(
+                one.double(), torch.zeros_like(one).double(), rtol=0, atol=1e-4
+            )
 
 
 @pytest.mark.parametrize("dtype", RELATIVE)
@@ -114,12 +131,18 @@ def test_logits_of_any_size(size: float, dtype: torch.dtype, kernel: str) -> Non
     h, weight, bias, target = problem(9, 5, 130, dtype)
     tensors = [h * size, weight, bias]
     expected = results(whole, [t.double() for t in tensors], target)
-    assert_near(results(linear_cross_entropy, tensors, target), expected, RELATIVE[dtype] * max(1.0, size / 30))
+    assert_near(
+        results(linear_cross_entropy, tensors, target),
+        expected,
+        RELATIVE[dtype] * max(1.0, size / 30),
+    )
 
 
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
 @pytest.mark.parametrize("place", ["h", "weight", "bias", "all of the bias", "an overflow"])
-def test_what_is_not_finite_goes_where_torch_lets_it_go(place: str, value: float, kernel: str) -> None:
+def test_what_is_not_finite_goes_where_torch_lets_it_go(
+    place: str, value: float, kernel: str
+) -> None:
     h, weight, bias, target = problem(11, 6, 120)
     h[:, 2] = 0
     if place == "h":
@@ -154,7 +177,9 @@ def test_where_every_row_is_ignored(reduction: str) -> None:
     assert_torchs_loss(h, weight, bias, torch.full((4,), -100), reduction)
 
 
-def assert_torchs_loss(h: Tensor, weight: Tensor, bias: Tensor, target: Tensor, reduction: str) -> None:
+def assert_torchs_loss(
+    h: Tensor, weight: Tensor, bias: Tensor, target: Tensor, reduction: str
+) -> None:
     found = results(linear_cross_entropy, [h, weight, bias], target, reduction)
     expected = results(whole, [h, weight, bias], target, reduction)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12, equal_nan=True)
@@ -179,7 +204,9 @@ def test_threads_change_nothing_but_rounding(kernel: str) -> None:
 def test_only_the_gradients_that_are_needed(needed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     original = cross_entropy.cross_entropy
-    monkeypatch.setattr("pathsgd.kernels.cross_entropy", lambda *a: (asked.append(a[-1]), original(*a))[1])
+    monkeypatch.setattr(
+        "pathsgd.kernels.cross_entropy", lambda *a: (asked.append(a[-1]), original(*a))[1]
+    )
     *tensors, target = problem(6, 4, 9)
     for i, tensor in enumerate(tensors):
         tensor.requires_grad_(bool(needed >> i & 1))
@@ -215,8 +242,14 @@ def test_second_derivatives(applied: list[int]) -> None:
         lambda *tensors: linear_cross_entropy(*tensors, target, "mean", int(target[0])), leaves
     )
     weight.requires_grad_(False)
-    square = torch.autograd.grad(linear_cross_entropy(h, weight, None, target), h, create_graph=True)[0].square().sum()
-    other = torch.autograd.grad(whole(h, weight, None, target), h, create_graph=True)[0].square().sum()
+    square = (
+        torch.autograd.grad(linear_cross_entropy(h, weight, None, target), h, create_graph=True)[0]
+        .square()
+        .sum()
+    )
+    other = (
+        torch.autograd.grad(whole(h, weight, None, target), h, create_graph=True)[0].square().sum()
+    )
     torch.testing.assert_close(torch.autograd.grad(square, h), torch.autograd.grad(other, h))
     assert applied
 
@@ -238,7 +271,9 @@ def test_a_class_that_does_not_exist(wrong: int, kernel: str) -> None:
     assert kernel == "torch" or str(caught.value) == f"Target {wrong} is out of bounds."
 
 
-@pytest.mark.parametrize("why", ["none", "bfloat16", "subclass", "autocast", "meta", "int32", "shape", "empty"])
+@pytest.mark.parametrize(
+    "why", ["none", "bfloat16", "subclass", "autocast", "meta", "int32", "shape", "empty"]
+)
 def test_what_is_torchs(why: str, applied: list[int]) -> None:
     h, weight, bias, target = problem(6, 4, 9, torch.float32)
     if why == "none":
@@ -251,7 +286,9 @@ def test_what_is_torchs(why: str, applied: list[int]) -> None:
         with torch.autocast("cpu"):
             linear_cross_entropy(h, weight, bias, target)
     elif why == "meta":
-        assert linear_cross_entropy(h.to("meta"), weight.to("meta"), bias.to("meta"), target.to("meta")).is_meta
+        assert linear_cross_entropy(
+            h.to("meta"), weight.to("meta"), bias.to("meta"), target.to("meta")
+        ).is_meta
     elif why == "int32":
         with pytest.raises((RuntimeError, TypeError)):
             linear_cross_entropy(h, weight, bias, target.to(torch.int32))
@@ -266,14 +303,20 @@ def test_what_is_torchs(why: str, applied: list[int]) -> None:
 def test_transforms_get_torchs(applied: list[int]) -> None:
     h, weight, bias, target = problem(6, 4, 9)
     expected = results(whole, [h, weight, bias], target)[1]
-    torch.testing.assert_close(grad(lambda x: linear_cross_entropy(x, weight, bias, target))(h), expected)
-    losses = vmap(lambda x: linear_cross_entropy(x, weight, bias, target, "sum"))(torch.stack([h, h]))
+    torch.testing.assert_close(
+        grad(lambda x: linear_cross_entropy(x, weight, bias, target))(h), expected
+    )
+    losses = vmap(lambda x: linear_cross_entropy(x, weight, bias, target, "sum"))(
+        torch.stack([h, h])
+    )
     torch.testing.assert_close(losses, whole(h, weight, bias, target, "sum", -100).expand(2))
     assert not applied
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_few_classes_are_shared_out_by_torch(applied: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_entropy, "CLASSES_PER_THREAD", 5)
+def test_few_classes_are_shared_out_by_torch(
+    applied: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["pathsgd.kernels.cross_entropy"], "CLASSES_PER_THREAD", 5)
     linear_cross_entropy(*problem(6, 4, 9))
     assert not applied

@@ -10,7 +10,14 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pathsgd.kernels import rnn_backward
-from support.rnn_comparison import TOLERANCE, assert_same, build, distance_to_a_kink, make_data, results
+from support.rnn_comparison import (
+    TOLERANCE,
+    assert_same,
+    build,
+    distance_to_a_kink,
+    make_data,
+    results,
+)
 
 cases = st.fixed_dictionaries(
     {
@@ -31,7 +38,9 @@ cases = st.fixed_dictionaries(
 
 def modules_and_data(draw: dict[str, Any]) -> tuple[list[torch.nn.RNN], Any]:
     """`shift` moves all biases: no unit is active, few, half, most, all of them."""
-    draw = draw | dict(num_layers=1, bias=True, batch_first=False, needs_x=True, needs_h0=draw["with_h0"])
+    draw = draw | dict(
+        num_layers=1, bias=True, batch_first=False, needs_x=True, needs_h0=draw["with_h0"]
+    )
     torch.manual_seed(draw["seed"])
     both = build(draw)
     for module in both:
@@ -41,7 +50,9 @@ def modules_and_data(draw: dict[str, Any]) -> tuple[list[torch.nn.RNN], Any]:
     return list(both), make_data(draw)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(draw=cases)
 def test_random_sizes(kernel: str, draw: dict[str, Any]) -> None:
     (theirs, ours), data = modules_and_data(draw)
@@ -53,7 +64,15 @@ def test_random_sizes(kernel: str, draw: dict[str, Any]) -> None:
 
 
 def example(**changes: Any) -> dict[str, Any]:
-    draw = dict(hidden_size=300, input_size=3, dtype=torch.float32, kind="packed", bidirectional=True, steps=5, batch=9)
+    draw = dict(
+        hidden_size=300,
+        input_size=3,
+        dtype=torch.float32,
+        kind="packed",
+        bidirectional=True,
+        steps=5,
+        batch=9,
+    )
     return draw | dict(lengths=[1, 2, 3, 4, 5], with_h0=True, shift=0.0, seed=0) | changes
 
 

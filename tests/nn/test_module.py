@@ -15,7 +15,16 @@ import pathsgd.nn
 CONSTRUCTIONS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
     ((3, 4), {}),
     ((3, 4, 2, "relu"), {"bidirectional": True}),
-    ((3, 4), {"nonlinearity": "relu", "bias": False, "num_layers": 3, "dropout": 0.2, "batch_first": True}),
+    (
+        (3, 4),
+        {
+            "nonlinearity": "relu",
+            "bias": False,
+            "num_layers": 3,
+            "dropout": 0.2,
+            "batch_first": True,
+        },
+    ),
     ((3, 4), {"nonlinearity": "relu", "dtype": torch.float64, "device": "meta"}),
     ((3,), {}),
     ((3, 4), {"nonlinearity": "gelu"}),

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import pathsgd.nn
-from support.rnn_comparison import TOLERANCE, assert_same, build, distance_to_a_kink, make_data, results
+from support.rnn_comparison import (
+    TOLERANCE,
+    assert_same,
+    build,
+    distance_to_a_kink,
+    make_data,
+    results,
+)
 
 settings_of_an_rnn = st.fixed_dictionaries(
     {
@@ -37,7 +44,9 @@ settings_of_an_rnn = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(draw=settings_of_an_rnn)
 def test_random_settings(kernel: str, draw: dict[str, Any]) -> None:
     single = draw["dtype"] == torch.float32
@@ -64,8 +73,12 @@ SIZES = {  # what the small random shapes do not reach: tiles of rows, deep prod
 @pytest.mark.parametrize("size", SIZES)
 def test_larger_sizes(kernel: str, size: str, kind: str, two_threads: None) -> None:
     steps, batch, input_size, hidden = SIZES[size]
-    draw = dict(input_size=input_size, hidden_size=hidden, num_layers=1, bias=True, batch_first=False)
-    draw |= dict(bidirectional=True, dtype=torch.float32, kind=kind, steps=steps, batch=batch, needs_x=True)
+    draw = dict(
+        input_size=input_size, hidden_size=hidden, num_layers=1, bias=True, batch_first=False
+    )
+    draw |= dict(
+        bidirectional=True, dtype=torch.float32, kind=kind, steps=steps, batch=batch, needs_x=True
+    )
     draw |= dict(needs_h0=True, with_h0=True, lengths=list(range(1, steps + 1)))
     for seed in range(50):
         torch.manual_seed(seed)
@@ -77,8 +90,18 @@ def test_larger_sizes(kernel: str, size: str, kind: str, two_threads: None) -> N
 
 
 def small(**changes: Any) -> dict[str, Any]:
-    draw = dict(input_size=2, hidden_size=5, num_layers=1, bias=True, batch_first=False, bidirectional=False)
-    draw |= dict(dtype=torch.float64, kind="padded", steps=4, batch=3, needs_x=True, needs_h0=False, with_h0=False)
+    draw = dict(
+        input_size=2, hidden_size=5, num_layers=1, bias=True, batch_first=False, bidirectional=False
+    )
+    draw |= dict(
+        dtype=torch.float64,
+        kind="padded",
+        steps=4,
+        batch=3,
+        needs_x=True,
+        needs_h0=False,
+        with_h0=False,
+    )
     return draw | {"lengths": [1]} | changes
 
 
@@ -158,8 +181,14 @@ MISTAKES: dict[str, Any] = {
     "packed h0": lambda: (pack_sequence([torch.randn(4, 2)]), torch.zeros(1, 2, 6)),
     "not a tensor": lambda: ([[1.0, 2.0]], None),
     "h0 not a tensor": lambda: (torch.randn(5, 3, 2), 0.0),
-    "packed sizes that rise": lambda: (PackedSequence(torch.randn(5, 2), torch.tensor([2, 3])), torch.zeros(1, 2, 6)),
-    "packed sizes beyond the data": lambda: (PackedSequence(torch.randn(3, 2), torch.tensor([2, 2])), None),
+    "packed sizes that rise": lambda: (
+        PackedSequence(torch.randn(5, 2), torch.tensor([2, 3])),
+        torch.zeros(1, 2, 6),
+    ),
+    "packed sizes beyond the data": lambda: (
+        PackedSequence(torch.randn(3, 2), torch.tensor([2, 2])),
+        None,
+    ),
 }
 
 
@@ -167,7 +196,10 @@ MISTAKES: dict[str, Any] = {
 def test_mistakes_raise_what_torch_raises(kernel: str, mistake: str) -> None:
     data, h0 = MISTAKES[mistake]()
     raised = []
-    for module in (torch.nn.RNN(2, 6, nonlinearity="relu"), pathsgd.nn.RNN(2, 6, nonlinearity="relu")):
+    for module in (
+        torch.nn.RNN(2, 6, nonlinearity="relu"),
+        pathsgd.nn.RNN(2, 6, nonlinearity="relu"),
+    ):
         with pytest.raises(Exception) as caught:
             module(data, h0)
         raised.append((caught.type, str(caught.value)))
@@ -178,7 +210,10 @@ def test_a_weight_of_another_shape_is_torchs_to_refuse(kernel: str) -> None:
     """The kernel must never read beyond a weight that was replaced."""
     for name, shape in (("weight_hh_l0", (6, 5)), ("weight_ih_l0", (5, 2)), ("bias_hh_l0", (3,))):
         raised = []
-        for module in (torch.nn.RNN(2, 6, nonlinearity="relu"), pathsgd.nn.RNN(2, 6, nonlinearity="relu")):
+        for module in (
+            torch.nn.RNN(2, 6, nonlinearity="relu"),
+            pathsgd.nn.RNN(2, 6, nonlinearity="relu"),
+        ):
             setattr(module, name, torch.nn.Parameter(torch.zeros(shape)))
             with pytest.raises(RuntimeError) as caught:
                 module(torch.randn(5, 3, 2))

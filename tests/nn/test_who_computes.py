@@ -23,7 +23,9 @@ def calls_of_the_layer(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one whenever the fused layer is applied."""
     applied: list[int] = []
     original = ReluLayer.apply
-    monkeypatch.setattr(ReluLayer, "apply", lambda *arguments: (applied.append(1), original(*arguments))[1])
+    monkeypatch.setattr(
+        ReluLayer, "apply", lambda *arguments: (applied.append(1), original(*arguments))[1]
+    )
     return applied
 
 
@@ -48,7 +50,9 @@ def test_plain_calls_are_fused(calls_of_the_layer: list[int]) -> None:
     assert len(calls_of_the_layer) == 2
 
 
-@pytest.mark.parametrize("data", [torch.rand(3, 4, 2), pack_sequence([torch.rand(3, 2), torch.rand(2, 2)])])
+@pytest.mark.parametrize(
+    "data", [torch.rand(3, 4, 2), pack_sequence([torch.rand(3, 2), torch.rand(2, 2)])]
+)
 def test_a_function_mode_sees_torchs_operation(data: Any, calls_of_the_layer: list[int]) -> None:
     theirs, ours = pair()
     with Recorder() as mode:
@@ -77,7 +81,13 @@ def test_the_function_has_torchs_signature(packed: bool, calls_of_the_layer: lis
     weights, settings = list(theirs.parameters()), (True, 2, 0.5, False, True)
     if packed:
         data = pack_sequence([torch.rand(3, 2), torch.rand(2, 2)])
-        arguments: tuple[Any, ...] = (data.data, data.batch_sizes, torch.rand(4, 2, 5), weights, *settings)
+        arguments: tuple[Any, ...] = (
+            data.data,
+            data.batch_sizes,
+            torch.rand(4, 2, 5),
+            weights,
+            *settings,
+        )
     else:
         arguments = (torch.rand(2, 3, 2), torch.rand(4, 2, 5), weights, *settings, True)
     torch.testing.assert_close(functional.rnn_relu(*arguments), torch._VF.rnn_relu(*arguments))
@@ -90,7 +100,17 @@ def test_the_function_has_torchs_signature(packed: bool, calls_of_the_layer: lis
 @pytest.mark.parametrize("change", ["too few", "hx", "features"])
 def test_the_function_raises_what_torch_raises(change: str) -> None:
     theirs, _ = pair()
-    arguments = [torch.rand(3, 4, 2), torch.rand(1, 4, 5), list(theirs.parameters()), True, 1, 0.0, False, False, False]
+    arguments = [
+        torch.rand(3, 4, 2),
+        torch.rand(1, 4, 5),
+        list(theirs.parameters()),
+        True,
+        1,
+        0.0,
+        False,
+        False,
+        False,
+    ]
     if change == "too few":
         arguments = arguments[:3]
     elif change == "hx":
@@ -166,14 +186,18 @@ def test_functional_call_uses_the_given_weights(calls_of_the_layer: list[int]) -
     theirs, ours = pair()
     weights = {name: torch.rand_like(weight) for name, weight in ours.named_parameters()}
     x = torch.rand(3, 4, 2)
-    torch.testing.assert_close(functional_call(ours, weights, x), functional_call(theirs, weights, x))
+    torch.testing.assert_close(
+        functional_call(ours, weights, x), functional_call(theirs, weights, x)
+    )
     assert calls_of_the_layer
 
 
 def test_parametrised_weights(calls_of_the_layer: list[int]) -> None:
     theirs, ours = pair()
     for module in (theirs, ours):
-        torch.nn.utils.parametrize.register_parametrization(module, "weight_hh_l0", torch.nn.Softplus())
+        torch.nn.utils.parametrize.register_parametrization(
+            module, "weight_hh_l0", torch.nn.Softplus()
+        )
     x = torch.rand(3, 4, 2)
     torch.testing.assert_close(ours(x), theirs(x))
     assert calls_of_the_layer

@@ -106,7 +106,9 @@ def mlp() -> Case:
     with torch.random.fork_rng():
         torch.manual_seed(5)
         model = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2)).double()
-        return Case(model, torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 2, dtype=torch.float64))
+        return Case(
+            model, torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 2, dtype=torch.float64)
+        )
 
 
 @pytest.fixture

@@ -14,7 +14,11 @@ import pathsgd
 def net(depth: int, units: int = 32, **options: object) -> nn.Sequential:
     layers: list[nn.Module] = []
     for _ in range(depth):
-        layers += [nn.Linear(units if layers else 10, units), nn.BatchNorm1d(units, **options), nn.ReLU()]
+        layers += [
+            nn.Linear(units if layers else 10, units),
+            nn.BatchNorm1d(units, **options),
+            nn.ReLU(),
+        ]
     return nn.Sequential(*layers, nn.Linear(units, 1))
 
 
@@ -116,5 +120,7 @@ def test_in_evaluation_mode_the_inference_form_stays() -> None:
     model[1].running_var.fill_(4.0)
     q = {name: p.detach().square() for name, p in model.named_parameters()}
     arrives = q["0.weight"].sum(1) + q["0.bias"]
-    expected = (q["1.weight"] * arrives / (4 + model[1].eps) + q["1.bias"]) @ q["3.weight"][0] + q["3.bias"][0]
+    expected = (q["1.weight"] * arrives / (4 + model[1].eps) + q["1.bias"]) @ q["3.weight"][0] + q[
+        "3.bias"
+    ][0]
     torch.testing.assert_close(pathsgd.gamma_sq(model.eval(), x), expected)

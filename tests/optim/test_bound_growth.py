@@ -60,14 +60,18 @@ OPTIMISERS = {
 def test_any_optimiser_keeps_below_the_limit(name):
     model = growing(num_layers=2, bidirectional=True)
     x = inputs()
-    train(model, OPTIMISERS[name](model.parameters()), 30, lambda: bound_growth_(model, x, limit=1.0))
+    train(
+        model, OPTIMISERS[name](model.parameters()), 30, lambda: bound_growth_(model, x, limit=1.0)
+    )
     rates = pathsgd.growth_rate(model, x)
     assert len(rates) == 4
     assert max(rates.values()) < math.exp(1.0 / LENGTH) * 1.02
 
 
 @pytest.mark.parametrize("optimiser", [PathAdam, PathSGD])
-@pytest.mark.parametrize("options", [{"growth": 1.0}, {"growth": 1.0, "metric": "paper", "lr": 1e-6}])
+@pytest.mark.parametrize(
+    "options", [{"growth": 1.0}, {"growth": 1.0, "metric": "paper", "lr": 1e-6}]
+)
 def test_path_optimisers_keep_below_the_limit(optimiser, options):
     model = growing()
     optimizer = optimiser(model, **{"lr": 1e-2, **options})
@@ -122,7 +126,9 @@ def test_frozen_matrices_are_not_moved():
 def test_a_rescaled_twin_is_bounded_to_the_rescaled_net(dtype, seed):
     model, x = growing(seed, dtype), inputs(dtype)
     twin = copy.deepcopy(model)
-    pathsgd.random_rescaling(twin, x, low=1e-2, high=1e2, generator=torch.Generator().manual_seed(seed))
+    pathsgd.random_rescaling(
+        twin, x, low=1e-2, high=1e2, generator=torch.Generator().manual_seed(seed)
+    )
     for _ in range(3):
         bound_growth_(model, x, limit=1.0)
         bound_growth_(twin, x, limit=1.0)
@@ -150,7 +156,9 @@ def test_a_horizon_of_ones_own():
     assert float(pathsgd.growth_rate(model, x)["rnn.weight_hh_l0"]) < math.exp(1 / 1000) * 1.001
 
 
-@pytest.mark.parametrize("options", [{"limit": 0.0}, {"limit": math.inf}, {"horizon": -1}, {"horizon": math.nan}])
+@pytest.mark.parametrize(
+    "options", [{"limit": 0.0}, {"limit": math.inf}, {"horizon": -1}, {"horizon": math.nan}]
+)
 def test_bad_options_are_refused(options):
     model = growing()
     before = model.rnn.weight_hh_l0.clone()
@@ -178,7 +186,10 @@ def test_half_precision_weights_are_bounded():
     model = growing(dtype=torch.bfloat16)
     bound_growth_(model, inputs(torch.bfloat16), limit=1.0)
     assert model.rnn.weight_hh_l0.dtype is torch.bfloat16
-    assert float(pathsgd.growth_rate(model, inputs(torch.bfloat16))["rnn.weight_hh_l0"]) < math.exp(1.0 / LENGTH) * 1.05
+    assert (
+        float(pathsgd.growth_rate(model, inputs(torch.bfloat16))["rnn.weight_hh_l0"])
+        < math.exp(1.0 / LENGTH) * 1.05
+    )
 
 
 @pytest.mark.parametrize("refresh_every", [1, 7])
@@ -195,7 +206,10 @@ def test_a_resumed_run_continues_bit_for_bit(refresh_every):
     resumed.load_state_dict(copy.deepcopy(half.state_dict()))
     train(second, resumed, 15)
     assert all(torch.equal(a, b) for a, b in zip(straight.parameters(), second.parameters()))
-    assert all(torch.equal(a, b) for a, b in zip(optimizer.growth_rates.values(), resumed.growth_rates.values()))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(optimizer.growth_rates.values(), resumed.growth_rates.values())
+    )
 
 
 @pytest.mark.parametrize(("units", "every"), [(4, 2), (900, 2), (1300, 3)])
@@ -225,7 +239,10 @@ def test_a_matrix_that_was_put_elsewhere_is_still_bounded():
         model.rnn.weight_hh_l0.mul_(1.1)
     for _ in range(12):
         bound_growth_(model, x.double(), limit=1.0)
-    assert float(pathsgd.growth_rate(model, x.double())["rnn.weight_hh_l0"]) < math.exp(1.0 / LENGTH) * 1.02
+    assert (
+        float(pathsgd.growth_rate(model, x.double())["rnn.weight_hh_l0"])
+        < math.exp(1.0 / LENGTH) * 1.02
+    )
 
 
 def test_bounding_after_loading_leaves_the_other_optimiser_alone():
@@ -243,7 +260,12 @@ def test_bounding_after_loading_leaves_the_other_optimiser_alone():
 def test_what_calls_keep_may_lie_in_the_optimisers_state():
     straight, first, x = growing(), growing(), inputs()
     optimizer = torch.optim.Adam(straight.parameters(), 1e-2)
-    train(straight, optimizer, 20, lambda: bound_growth_(straight, x, limit=0.5, state=optimizer.state))
+    train(
+        straight,
+        optimizer,
+        20,
+        lambda: bound_growth_(straight, x, limit=0.5, state=optimizer.state),
+    )
     half = torch.optim.Adam(first.parameters(), 1e-2)
     train(first, half, 8, lambda: bound_growth_(first, x, limit=0.5, state=half.state))
     second = copy.deepcopy(first)
@@ -275,7 +297,9 @@ def test_room_closes_at_once_and_opens_slowly():
         return state["growth_room"]
 
     fading = room(0.5)
-    assert fading == pytest.approx(LEAST_ROOM + 50)  # a net that fades from the start has its room from the start
+    assert fading == pytest.approx(
+        LEAST_ROOM + 50
+    )  # a net that fades from the start has its room from the start
     assert room(1.2) == LEAST_ROOM
     for _ in range(20):
         after = room(0.5)

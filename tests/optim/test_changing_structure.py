@@ -44,7 +44,11 @@ def one_step(model: nn.Module, optimizer: torch.optim.Optimizer, *inputs: Tensor
     result = model(*inputs)
     (result if isinstance(result, Tensor) else result[0]).square().mean().backward()
     optimizer.step()
-    grads = ((name, p) for name, p in model.named_parameters() if p.grad is not None and bool(p.grad.any()))
+    grads = (
+        (name, p)
+        for name, p in model.named_parameters()
+        if p.grad is not None and bool(p.grad.any())
+    )
     return {name for name, p in grads if torch.equal(p.detach(), before[name])}
 
 
@@ -66,7 +70,9 @@ def test_the_metric_is_that_of_the_pass_that_ran() -> None:
     model = Blocks(CHOICES["a depth that grows"]).double()
     model.step = 3
     x = torch.rand(5, 3, dtype=torch.float64)
-    fresh = pathsgd.PathAdam(model, lr=0.0, metric="relative")  # which remembers nothing of earlier passes
+    fresh = pathsgd.PathAdam(
+        model, lr=0.0, metric="relative"
+    )  # which remembers nothing of earlier passes
     one_step(model, fresh, x)
     expected = {n: fresh.state[p]["whitening"].clone() for n, p in model.named_parameters()}
     grown = pathsgd.PathAdam(model, lr=0.0, metric="relative")
@@ -95,7 +101,9 @@ def test_a_loop_as_long_as_an_attribute_says() -> None:
     model.turns = 3
     one_step(model, optimizer, x)
     assert optimizer.log_gamma_sq != short
-    torch.testing.assert_close(torch.tensor(optimizer.log_gamma_sq), pathsgd.log_gamma_sq(model, x).float())
+    torch.testing.assert_close(
+        torch.tensor(optimizer.log_gamma_sq), pathsgd.log_gamma_sq(model, x).float()
+    )
 
 
 def test_a_layer_is_replaced() -> None:
@@ -132,7 +140,9 @@ def test_an_unchanged_net_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> N
 
     made: list[int] = []
     plain = Recorder.__init__
-    monkeypatch.setattr(Recorder, "__init__", lambda self, *a, **k: (made.append(1), plain(self, *a, **k))[1])
+    monkeypatch.setattr(
+        Recorder, "__init__", lambda self, *a, **k: (made.append(1), plain(self, *a, **k))[1]
+    )
     model = Counting(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
     optimizer = pathsgd.PathAdam(model, lr=1e-2)
     for _ in range(3):

@@ -26,7 +26,9 @@ def test_it_is_a_torch_optimiser(mlp, make):
     optimizer = make(mlp.model)
     assert isinstance(optimizer, torch.optim.Optimizer)
     assert "lr:" in repr(optimizer)
-    assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in mlp.model.parameters()]
+    assert [id(p) for p in optimizer.param_groups[0]["params"]] == [
+        id(p) for p in mlp.model.parameters()
+    ]
 
 
 def test_every_parameter_moves_at_every_step(case, make):
@@ -177,8 +179,14 @@ def test_heads_can_take_turns(make, refresh_every):
         before = copy.deepcopy(model.state_dict())
         model(torch.randn(6, 3, dtype=torch.float64), step % 2).square().mean().backward()
         optimizer.step()
-        moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
-        assert {name for name in moved if "heads" in name} == {f"heads.{step % 2}.{k}" for k in ("weight", "bias")}
+        moved = {
+            name
+            for name, value in model.state_dict().items()
+            if not torch.equal(value, before[name])
+        }
+        assert {name for name in moved if "heads" in name} == {
+            f"heads.{step % 2}.{k}" for k in ("weight", "bias")
+        }
 
 
 def test_heads_can_be_trained_together(make):
@@ -292,7 +300,9 @@ def test_the_learning_rate_may_be_a_tensor(mlp, values, make):
 
 def test_settings_can_be_changed_while_training(mlp, values):
     """Momentum switched on half-way: what a scheduler does."""
-    optimizer = PathSGD(mlp.model, 0.02, metric="relative")  # which remembers nothing of its first steps
+    optimizer = PathSGD(
+        mlp.model, 0.02, metric="relative"
+    )  # which remembers nothing of its first steps
     mlp.train(optimizer, 2)
     twin = mlp.copy()
     optimizer.param_groups[0]["momentum"] = 0.9

@@ -12,7 +12,9 @@ from pathsgd import Metric, PathAdam, PathSGD
 EVERY = {
     "PathSGD": lambda m, **k: PathSGD(m, **{"lr": 0.1, **k}),
     "PathSGD rho 0": lambda m, **k: PathSGD(m, **{"lr": 0.1, "metric": Metric(rho=0.0), **k}),
-    "PathSGD momentum": lambda m, **k: PathSGD(m, **{"lr": 0.1, "momentum": 0.9, "metric": Metric(rho=0.5), **k}),
+    "PathSGD momentum": lambda m, **k: PathSGD(
+        m, **{"lr": 0.1, "momentum": 0.9, "metric": Metric(rho=0.5), **k}
+    ),
     "PathSGD of the paper": lambda m, **k: PathSGD(m, **{"lr": 0.01, "metric": "paper", **k}),
     "PathAdam": lambda m, **k: PathAdam(m, **{"lr": 0.03, **k}),
     "PathAdam rho 0": lambda m, **k: PathAdam(m, **{"lr": 0.03, "metric": Metric(rho=0.0), **k}),
@@ -62,7 +64,9 @@ def test_a_unit_that_nothing_enters_and_one_that_nothing_leaves(mlp, make, dtype
     assert all_finite(model)
 
 
-@pytest.mark.parametrize("bias", [0.0, 0.5], ids=["no path at all", "a path through the output bias"])
+@pytest.mark.parametrize(
+    "bias", [0.0, 0.5], ids=["no path at all", "a path through the output bias"]
+)
 def test_an_output_layer_of_zeros_begins_to_learn(rnn, make, bias):
     """gamma^2 is zero, or all flow goes past the units: the output layer moves first, then everything.
 
@@ -96,7 +100,9 @@ def test_a_model_of_zeros_stays_finite(mlp, make):
 @pytest.mark.parametrize("optimiser", [PathSGD, PathAdam])
 def test_a_gradient_that_is_not_finite_moves_nothing(mlp, values, optimiser, value):
     """As clipped steps do; without a clip it goes through, as in torch."""
-    optimizer = optimiser(mlp.model, weight_decay=0.1, **({"momentum": 0.9} if optimiser is PathSGD else {}))
+    optimizer = optimiser(
+        mlp.model, weight_decay=0.1, **({"momentum": 0.9} if optimiser is PathSGD else {})
+    )
     mlp.train(optimizer, 2)
     twin = mlp.copy()
     again = optimiser(twin)

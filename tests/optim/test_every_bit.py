@@ -62,7 +62,9 @@ MEASURED_TWICE = ("two layers", "both directions")
 """In float32, and in float64 where that could lose a small number: which depends on how units are scaled."""
 
 
-def losses(net: nn.Module, optimizer: torch.optim.Optimizer, shape: tuple[int, ...], steps: int) -> list[float]:
+def losses(
+    net: nn.Module, optimizer: torch.optim.Optimizer, shape: tuple[int, ...], steps: int
+) -> list[float]:
     draw, found = torch.Generator().manual_seed(3), []
     for _ in range(steps):
         x = torch.rand(shape, generator=draw)
@@ -77,7 +79,9 @@ def losses(net: nn.Module, optimizer: torch.optim.Optimizer, shape: tuple[int, .
 
 @pytest.mark.parametrize("optimiser", [pathsgd.PathAdam, pathsgd.PathSGD])
 @pytest.mark.parametrize("name", NETS)
-def test_rescaling_by_powers_of_two_changes_no_bit(name: str, optimiser: type[torch.optim.Optimizer]) -> None:
+def test_rescaling_by_powers_of_two_changes_no_bit(
+    name: str, optimiser: type[torch.optim.Optimizer]
+) -> None:
     make, shape = NETS[name]
     reach = 1e3 if name not in MEASURED_TWICE else 10.0
     torch.manual_seed(0)
@@ -86,7 +90,9 @@ def test_rescaling_by_powers_of_two_changes_no_bit(name: str, optimiser: type[to
         if "weight_hh" in key:
             nn.init.eye_(p)
     twin = copy.deepcopy(net)
-    pathsgd.random_rescaling(twin, torch.zeros(shape), low=1 / reach, high=reach, powers_of_two=True)
+    pathsgd.random_rescaling(
+        twin, torch.zeros(shape), low=1 / reach, high=reach, powers_of_two=True
+    )
     assert any(not torch.equal(p, q) for p, q in zip(net.parameters(), twin.parameters()))
     ours, theirs = (losses(n, optimiser(n, lr=0.03), shape, 60) for n in (net, twin))  # type: ignore[call-arg]
     assert ours == theirs

@@ -68,7 +68,9 @@ def test_a_step_is_that_of_float32_rounded_once(
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_a_resumed_run_continues_bit_for_bit(make: Callable[[nn.Module], Any], dtype: torch.dtype) -> None:
+def test_a_resumed_run_continues_bit_for_bit(
+    make: Callable[[nn.Module], Any], dtype: torch.dtype
+) -> None:
     torch.manual_seed(0)
     net, x = Rnn().to(dtype), torch.rand(8, 5, 4, dtype=dtype)
     optimizer = make(net)

@@ -27,7 +27,9 @@ class Lion(torch.optim.Optimizer):
 
 
 def muon(parameters):
-    return torch.optim.Muon([p for p in parameters if p.ndim == 2], 0.01, adjust_lr_fn="match_rms_adamw")
+    return torch.optim.Muon(
+        [p for p in parameters if p.ndim == 2], 0.01, adjust_lr_fn="match_rms_adamw"
+    )
 
 
 OPTIMISERS = {
@@ -48,7 +50,9 @@ def make(request):
     return OPTIMISERS[request.param]
 
 
-@pytest.mark.parametrize("options", [{}, {"metric": "relative"}, {"clip": None, "growth": None}, {"terms": "both"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"metric": "relative"}, {"clip": None, "growth": None}, {"terms": "both"}]
+)
 def test_adam_in_path_coordinates_is_path_adam(case, values, options):
     twin = case.copy()
     adam = torch.optim.AdamW(case.model.parameters(), 0.01, betas=(0.9, 0.99), weight_decay=0.1)
@@ -67,7 +71,9 @@ def test_sgd_in_path_coordinates_is_path_sgd(case, values, options):
 
 
 def test_training_does_not_feel_a_rescaling(case, make):
-    report = check_invariance(case.model, case.x, optimizer=lambda m: InPathCoordinates(make(m.parameters()), m))
+    report = check_invariance(
+        case.model, case.x, optimizer=lambda m: InPathCoordinates(make(m.parameters()), m)
+    )
     assert report.ok, report
 
 
@@ -165,7 +171,9 @@ def test_a_step_that_fails_leaves_everything_as_it_was(mlp, values):
     with pytest.raises(RuntimeError, match="out of luck"):
         optimizer.step()
     assert torch.equal(values(mlp.model), before)
-    assert all(torch.equal(p.grad, g) for p, g in zip(mlp.model.parameters(), gradients, strict=True))
+    assert all(
+        torch.equal(p.grad, g) for p, g in zip(mlp.model.parameters(), gradients, strict=True)
+    )
 
 
 def test_a_gradient_that_is_not_finite_moves_nothing(mlp, values):
@@ -193,7 +201,11 @@ class Averaging(torch.optim.SGD):
 
 
 REFUSED = {
-    "no optimiser": (lambda m: m, TypeError, "the first argument is a torch optimiser, not Sequential"),
+    "no optimiser": (
+        lambda m: m,
+        TypeError,
+        "the first argument is a torch optimiser, not Sequential",
+    ),
     "ours": (lambda m: PathAdam(m), TypeError, "PathAdam steps in path coordinates already"),
     "LBFGS": (lambda m: torch.optim.LBFGS(m.parameters()), TypeError, "LBFGS searches along lines"),
     "averaging": (lambda m: Averaging(m.parameters(), 0.1), TypeError, "outside of its steps"),

@@ -68,7 +68,11 @@ def test_example_inputs_stand_in_for_a_forward_pass(mlp, values, optimiser):
 def test_each_shape_is_recorded_once(rnn, recordings, optimiser):
     optimizer = optimiser(rnn.model)
     lengths = [4, 2, 4, 3, 2, 2, 3, 4]
-    train(rnn.model, optimizer, *(torch.randn(8, length, 3, dtype=torch.float64) for length in lengths))
+    train(
+        rnn.model,
+        optimizer,
+        *(torch.randn(8, length, 3, dtype=torch.float64) for length in lengths),
+    )
     assert recordings == [[(8, 4, 3)], [(8, 2, 3)], [(8, 3, 3)]]
 
 
@@ -81,14 +85,20 @@ def test_a_smaller_last_batch_is_one_shape_more(mlp, recordings, optimiser):
 
 def test_a_metric_that_still_serves_costs_no_recording(rnn, recordings, optimiser):
     optimizer = optimiser(rnn.model, refresh_every=10)
-    train(rnn.model, optimizer, *(torch.randn(8, length, 3, dtype=torch.float64) for length in range(1, 9)))
+    train(
+        rnn.model,
+        optimizer,
+        *(torch.randn(8, length, 3, dtype=torch.float64) for length in range(1, 9)),
+    )
     assert recordings == [[(8, 1, 3)]]
 
 
 def test_the_number_of_remembered_shapes_is_bounded(mlp, monkeypatch, optimiser):
     monkeypatch.setattr(pathsgd.metric.structures, "_REMEMBERED", 4)
     optimizer = optimiser(mlp.model)
-    train(mlp.model, optimizer, *(torch.randn(size, 3, dtype=torch.float64) for size in range(1, 8)))
+    train(
+        mlp.model, optimizer, *(torch.randn(size, 3, dtype=torch.float64) for size in range(1, 8))
+    )
     assert len(optimizer._refresh.geometry.structures) == 4
 
 
@@ -129,7 +139,10 @@ def test_lengths_are_structure(recordings, optimiser):
     class Padded(nn.Module):
         def __init__(self):
             super().__init__()
-            self.rnn, self.out = nn.RNN(2, 3, nonlinearity="relu", batch_first=True), nn.Linear(3, 1)
+            self.rnn, self.out = (
+                nn.RNN(2, 3, nonlinearity="relu", batch_first=True),
+                nn.Linear(3, 1),
+            )
 
         def forward(self, x, lengths):
             return self.out(self.rnn(pack_padded_sequence(x, lengths, batch_first=True))[1][0])
@@ -249,7 +262,9 @@ def test_calling_only_a_part_of_the_model_is_reported(mlp, optimiser):
 
 
 def test_buffers_and_modes_are_left_alone_by_measuring(optimiser):
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 1))
+    model = nn.Sequential(
+        nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 1)
+    )
     twin = copy.deepcopy(model)
     optimizer = optimiser(model, lr=0.0)
     for _ in range(3):

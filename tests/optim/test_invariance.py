@@ -28,7 +28,9 @@ INVARIANT = {
     "PathAdam both terms": lambda m: PathAdam(m, 0.01, terms="both"),
     "PathAdam bounded growth": lambda m: PathAdam(m, 0.01, growth=0.05),
     "PathAdam absolute": lambda m: PathAdam(m, 0.01, metric="absolute"),
-    "PathAdam absolute rho 0 bounded": lambda m: PathAdam(m, 0.01, metric=Metric(rho=0.0, absolute=True), growth=0.05),
+    "PathAdam absolute rho 0 bounded": lambda m: PathAdam(
+        m, 0.01, metric=Metric(rho=0.0, absolute=True), growth=0.05
+    ),
     "PathAdam seldom measured": lambda m: PathAdam(m, 0.01, refresh_every=7),
 }
 CONTROLS = {
@@ -43,7 +45,9 @@ def drift(case, make):
     """How far the twins' outputs are apart after training, and how far they went; both relative to the outputs."""
     start = case.model(case.x).detach()
     twin = case.copy()
-    pathsgd.random_rescaling(twin, case.x, low=1e-2, high=1e2, generator=torch.Generator().manual_seed(1))
+    pathsgd.random_rescaling(
+        twin, case.x, low=1e-2, high=1e2, generator=torch.Generator().manual_seed(1)
+    )
     torch.testing.assert_close(twin(case.x), case.model(case.x), rtol=1e-9, atol=1e-12)
     ends = []
     for model in (case.model, twin):
@@ -68,7 +72,9 @@ def test_twins_part_under_optimisers_that_are_not_invariant(case, make):
 
 def test_the_dual_norm_is_invariant(case):
     twin = case.copy()
-    pathsgd.random_rescaling(twin, case.x, low=1e-2, high=1e2, generator=torch.Generator().manual_seed(2))
+    pathsgd.random_rescaling(
+        twin, case.x, low=1e-2, high=1e2, generator=torch.Generator().manual_seed(2)
+    )
     norms = []
     for model in (case.model, twin):
         optimizer = PathSGD(model, 0.0, clip=1.0)

@@ -19,7 +19,11 @@ class Heads(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU()
+            nn.Conv2d(1, 4, 3, bias=False),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Conv2d(4, 6, 3),
+            nn.ReLU(),
         )
         self.heads = nn.ModuleList([nn.Conv2d(6, 5, 3, bias=False), nn.Conv2d(6, 5, 2, bias=False)])
         self.out, self.which = nn.Linear(5, 2), 0
@@ -37,7 +41,9 @@ MAKE = {
 }
 
 
-def trained(make, which, large, monkeypatch, *, reload: bool = False) -> tuple[nn.Module, torch.optim.Optimizer]:
+def trained(
+    make, which, large, monkeypatch, *, reload: bool = False
+) -> tuple[nn.Module, torch.optim.Optimizer]:
     monkeypatch.setattr(whitening, "LARGE", large)
     torch.manual_seed(0)
     model = Heads()

@@ -63,10 +63,15 @@ def test_packing_inside_forward_counts_every_row() -> None:
     class Packs(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.rnn, self.out = nn.RNN(2, 3, nonlinearity="relu", batch_first=True), nn.Linear(3, 1)
+            self.rnn, self.out = (
+                nn.RNN(2, 3, nonlinearity="relu", batch_first=True),
+                nn.Linear(3, 1),
+            )
 
         def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            packed = nn.utils.rnn.pack_padded_sequence(
+                x, lengths, batch_first=True, enforce_sorted=False
+            )
             return self.out(self.rnn(packed)[1][-1])
 
     torch.manual_seed(0)
@@ -113,7 +118,9 @@ def test_words_and_labels_are_not_structure(monkeypatch: pytest.MonkeyPatch) -> 
 
     made: list[int] = []
     plain = Recorder.__init__
-    monkeypatch.setattr(Recorder, "__init__", lambda self, *a, **k: (made.append(1), plain(self, *a, **k))[1])
+    monkeypatch.setattr(
+        Recorder, "__init__", lambda self, *a, **k: (made.append(1), plain(self, *a, **k))[1]
+    )
     model = Labelled()
     optimizer = pathsgd.PathAdam(model, lr=1e-3)
     counts = []
@@ -143,7 +150,9 @@ def test_objects_are_known_by_themselves_and_not_by_their_address() -> None:
     model, x = Loop(), torch.rand(3, 4)
     optimizer = pathsgd.PathAdam(model, lr=0.0)
     for count in (1, 2, 3, 1, 3):
-        step(model, optimizer, x, Turns(count))  # freed at once: the next one may have the same address
+        step(
+            model, optimizer, x, Turns(count)
+        )  # freed at once: the next one may have the same address
         expected = pathsgd.log_gamma_sq(model, x, Turns(count))
         torch.testing.assert_close(torch.tensor(optimizer.log_gamma_sq), expected.float())
 

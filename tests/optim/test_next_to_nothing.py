@@ -11,7 +11,9 @@ from torch import Tensor, nn
 import pathsgd
 
 
-def trained(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, loss=None) -> list[float]:
+def trained(
+    model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, loss=None
+) -> list[float]:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(64, 8, generator=generator)
     y = x[:, :1].relu() - x[:, 1:2].relu()
@@ -100,7 +102,10 @@ def test_low_rank_adapters_train() -> None:
 
         def __init__(self) -> None:
             super().__init__()
-            self.base, self.out = nn.Linear(8, 32).requires_grad_(False), nn.Linear(32, 1).requires_grad_(False)
+            self.base, self.out = (
+                nn.Linear(8, 32).requires_grad_(False),
+                nn.Linear(32, 1).requires_grad_(False),
+            )
             self.a, self.b = nn.Parameter(torch.randn(4, 8) / 3), nn.Parameter(torch.zeros(32, 4))
 
         def forward(self, x: Tensor) -> Tensor:
@@ -118,7 +123,10 @@ def test_a_head_behind_the_measured_output_moves() -> None:
     class Tagged(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.body, self.head = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), nn.Linear(8, 1)
+            self.body, self.head = (
+                nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)),
+                nn.Linear(8, 1),
+            )
 
         def forward(self, x: Tensor) -> dict[str, Tensor]:
             h = self.body(x)
@@ -138,7 +146,9 @@ def test_the_absolute_form_stays_invariant_when_an_entry_comes_alive() -> None:
 
     def make() -> nn.Sequential:
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 1)).double()
+        model = nn.Sequential(
+            nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 1)
+        ).double()
         with torch.no_grad():
             model[2].weight[:, :2] = 0
         return model

@@ -59,7 +59,10 @@ def test_the_noise_of_a_learnt_size_trains_that_size() -> None:
     class NoisyLinear(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.mean, self.spread = nn.Parameter(torch.randn(6, 3)), nn.Parameter(torch.full((6, 3), 0.1))
+            self.mean, self.spread = (
+                nn.Parameter(torch.randn(6, 3)),
+                nn.Parameter(torch.full((6, 3), 0.1)),
+            )
             self.out = nn.Linear(6, 1)
 
         def forward(self, x: Tensor) -> Tensor:

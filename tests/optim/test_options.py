@@ -22,7 +22,9 @@ class Net(nn.Module):
         self.rnn = nn.RNN(2, 6, nonlinearity="relu")
         self.out, self.aside = nn.Linear(6, 1), nn.Linear(6, 2)
         with torch.no_grad():
-            self.rnn.weight_hh_l0.add_(1.2 * torch.eye(6))  # states grow, so that a bound on growth has work to do
+            self.rnn.weight_hh_l0.add_(
+                1.2 * torch.eye(6)
+            )  # states grow, so that a bound on growth has work to do
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         last = self.rnn(x)[0][-1]
@@ -47,7 +49,9 @@ def trained(optimiser: type, **options: Any) -> Tensor:
 BOTH: dict[str, list[dict[str, Any]]] = {
     "lr": [{"lr": 0.005}],
     "weight_decay": [{"weight_decay": 0.5}],
-    "metric": [{"metric": m} for m in ("paper", "relative", Metric(0.5), Metric(0.5, absolute=True))],
+    "metric": [
+        {"metric": m} for m in ("paper", "relative", Metric(0.5), Metric(0.5, absolute=True))
+    ],
     "terms": [{"terms": "both"}],
     "clip": [{"clip": 0.01}, {"clip": None}],
     "growth": [{"growth": 1e-3}],
@@ -66,13 +70,24 @@ OPTIONS: dict[type, dict[str, list[dict[str, Any]]]] = {
         "scale": [{"metric": "paper", "scale": "sgd", "lr": 1e-3}],
     },
 }
-ROWS = [(o, name, options) for o, table in OPTIONS.items() for name, rows in table.items() for options in rows]
+ROWS = [
+    (o, name, options)
+    for o, table in OPTIONS.items()
+    for name, rows in table.items()
+    for options in rows
+]
 
 
-@pytest.mark.parametrize(("optimiser", "name", "options"), ROWS, ids=[f"{o.__name__}-{name}" for o, name, _ in ROWS])
+@pytest.mark.parametrize(
+    ("optimiser", "name", "options"), ROWS, ids=[f"{o.__name__}-{name}" for o, name, _ in ROWS]
+)
 @pytest.mark.filterwarnings("ignore:parameter '(out|aside)")
-def test_every_option_makes_a_difference(optimiser: type, name: str, options: dict[str, Any]) -> None:
-    assert not torch.equal(trained(optimiser, **options), trained(optimiser, **_without(name, options)))
+def test_every_option_makes_a_difference(
+    optimiser: type, name: str, options: dict[str, Any]
+) -> None:
+    assert not torch.equal(
+        trained(optimiser, **options), trained(optimiser, **_without(name, options))
+    )
 
 
 def _without(name: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +96,9 @@ def _without(name: str, options: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("optimiser", OPTIONS)
 def test_every_option_is_in_the_table(optimiser: type) -> None:
-    assert set(inspect.signature(optimiser).parameters) - {"model", "capturable"} == set(OPTIONS[optimiser])
+    assert set(inspect.signature(optimiser).parameters) - {"model", "capturable"} == set(
+        OPTIONS[optimiser]
+    )
 
 
 @pytest.mark.parametrize("optimiser", OPTIONS)
@@ -104,6 +121,8 @@ WITHOUT_EFFECT = [
 
 
 @pytest.mark.parametrize(("optimiser", "options", "named"), WITHOUT_EFFECT, ids=str)
-def test_an_option_without_effect_is_refused(optimiser: type, options: dict[str, Any], named: str) -> None:
+def test_an_option_without_effect_is_refused(
+    optimiser: type, options: dict[str, Any], named: str
+) -> None:
     with pytest.raises(ValueError, match=named):
         optimiser(Net(), **options)

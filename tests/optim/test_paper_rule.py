@@ -61,11 +61,19 @@ def rnn_paths(q: dict[str, Tensor]) -> Tensor:
     """gamma^2 of `make_rnn` over five steps."""
     h = torch.zeros(4, dtype=torch.float64)
     for _ in range(5):
-        h = q["rnn.weight_ih_l0"].sum(1) + q["rnn.bias_ih_l0"] + q["rnn.bias_hh_l0"] + q["rnn.weight_hh_l0"] @ h
+        h = (
+            q["rnn.weight_ih_l0"].sum(1)
+            + q["rnn.bias_ih_l0"]
+            + q["rnn.bias_hh_l0"]
+            + q["rnn.weight_hh_l0"] @ h
+        )
     return (q["out.weight"] @ h + q["out.bias"]).sum()
 
 
-MODELS: dict[str, Any] = {"net": (make_net, (7, LAYERS[0]), net_paths), "rnn": (make_rnn, (5, 7, 2), rnn_paths)}
+MODELS: dict[str, Any] = {
+    "net": (make_net, (7, LAYERS[0]), net_paths),
+    "rnn": (make_rnn, (5, 7, 2), rnn_paths),
+}
 
 
 def loss_of(model: nn.Module, x: Tensor) -> Tensor:
@@ -80,7 +88,9 @@ def kappa_of(model: nn.Module, paths: Any) -> dict[str, Tensor]:
 class Oracle:
     """The rule in plain torch: one model, its own constant and momentum."""
 
-    def __init__(self, model: nn.Module, paths: Any, lr: float, scale: str, clip: Any, momentum: float) -> None:
+    def __init__(
+        self, model: nn.Module, paths: Any, lr: float, scale: str, clip: Any, momentum: float
+    ) -> None:
         self.model, self.paths, self.lr, self.clip, self.momentum = model, paths, lr, clip, momentum
         self.constant = 1.0 if scale == "kappa" else None
         self.velocity: dict[str, Tensor] = {}
@@ -95,7 +105,11 @@ class Oracle:
             self.constant = float(ratio / torch.cat([d.reshape(-1) for d in raw.values()]).norm())
         found = {name: self.constant * d for name, d in raw.items()}
         if isinstance(self.clip, DualNorm):
-            dual = math.sqrt(sum(float((g * found[name]).sum()) for name, g in zip(names, gradients, strict=True)))
+            dual = math.sqrt(
+                sum(
+                    float((g * found[name]).sum()) for name, g in zip(names, gradients, strict=True)
+                )
+            )
             return {name: d * min(1.0, self.clip.limit / dual) for name, d in found.items()}
         if self.clip is not None:
             long = math.sqrt(sum(float(d.square().sum()) for d in found.values()))
@@ -114,7 +128,9 @@ class Oracle:
 
 def assert_same(model: nn.Module, other: nn.Module) -> None:
     for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            p, q, rtol=1e-9, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
@@ -156,7 +172,9 @@ def test_wrapped_sgd_makes_the_same_steps(scale: Any, clip: Any) -> None:
         oracle.step(x)
         assert_same(model, other)
     kept = optimizer.state_dict()["param_groups"][0]
-    assert kept.get("path_constant") == (None if scale == "kappa" else pytest.approx(oracle.constant))
+    assert kept.get("path_constant") == (
+        None if scale == "kappa" else pytest.approx(oracle.constant)
+    )
     handle.remove()
 
 

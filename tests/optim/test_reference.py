@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from oracle import build, pack
 from pathsgd import Metric, PathAdam, PathSGD
-from pathsgd.reference import build, pack
 
 STEPS = 100
 
@@ -44,7 +44,9 @@ class Reference:
     def gradient(self, p):
         """Of the mean square error, by back-propagation through the explicit graph."""
         terms = zip(self.x, self.y)
-        return sum(self.network.gradient(p, x, 2 * (self.network.forward(p, x) - y)) for x, y in terms) / len(self.x)
+        return sum(
+            self.network.gradient(p, x, 2 * (self.network.forward(p, x) - y)) for x, y in terms
+        ) / len(self.x)
 
     def metric(self, p, rho, kappa):
         """K = kappa / gamma^2 / (phi_s phi_d)^(rho/2), and 1 for the output bias, which no rescaling changes.
@@ -94,7 +96,9 @@ def absolute(reference, p):
     for _ in range(STEPS):
         logs = -0.5 * np.log(reference.metric(p, 1.0, reference.network.kappa1(p)))
         if size is None:
-            entering = np.concatenate([logs[reference.layout[name]].ravel() for name in into]).mean()
+            entering = np.concatenate(
+                [logs[reference.layout[name]].ravel() for name in into]
+            ).mean()
             size = (logs[reference.layout["out.weight"]].mean() - entering) / 2
         for names, mean in [(into, -size), (["weight_hh_l0"], 0.0), (["out.weight"], size)]:
             for index in (reference.layout[name] for name in names):
@@ -160,11 +164,19 @@ ROWS = {
     "both terms": (both_terms, lambda m: PathSGD(m, 0.01, metric="paper", terms="both")),
     "path flow": (flow, lambda m: PathSGD(m, 0.05, metric="relative", clip=None, growth=None)),
     "absolute units": (absolute, lambda m: PathSGD(m, 0.05, clip=None, growth=None)),
-    "clip and decay": (clipped, lambda m: PathSGD(m, 0.05, metric=Metric(0), clip=0.02, weight_decay=0.1, growth=None)),
-    "momentum": (momentum, lambda m: PathSGD(m, 0.01, momentum=0.9, metric=Metric(0.5), clip=None, growth=None)),
+    "clip and decay": (
+        clipped,
+        lambda m: PathSGD(m, 0.05, metric=Metric(0), clip=0.02, weight_decay=0.1, growth=None),
+    ),
+    "momentum": (
+        momentum,
+        lambda m: PathSGD(m, 0.01, momentum=0.9, metric=Metric(0.5), clip=None, growth=None),
+    ),
     "nesterov": (
         lambda r, p: momentum(r, p, nesterov=True),
-        lambda m: PathSGD(m, 0.01, momentum=0.9, nesterov=True, metric=Metric(0.5), clip=None, growth=None),
+        lambda m: PathSGD(
+            m, 0.01, momentum=0.9, nesterov=True, metric=Metric(0.5), clip=None, growth=None
+        ),
     ),
     "PathAdam": (adam, lambda m: PathAdam(m, 0.01, metric=Metric(0.5), **ADAM)),
     "PathAdam, the paper's metric": (

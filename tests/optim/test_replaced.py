@@ -24,7 +24,9 @@ def mlp(units: int) -> tuple[nn.Module, Tensor]:
 
 def convolution() -> tuple[nn.Module, Tensor]:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3), nn.Flatten(), nn.Linear(32, 2))
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3), nn.Flatten(), nn.Linear(32, 2)
+    )
     return net, torch.rand(2, 3, 8, 8)
 
 
@@ -34,7 +36,9 @@ def step(net: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-def after_steps(make: Any, net: nn.Module, x: Tensor, change: Callable[[nn.Module], Any]) -> list[Tensor]:
+def after_steps(
+    make: Any, net: nn.Module, x: Tensor, change: Callable[[nn.Module], Any]
+) -> list[Tensor]:
     optimizer = make(net, x)
     for i in range(6):
         step(net, x, optimizer)
@@ -55,11 +59,15 @@ def copy(net: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-@pytest.mark.parametrize("change", [copy, transpose_in_memory, lambda net: net.to(memory_format=torch.channels_last)])
+@pytest.mark.parametrize(
+    "change", [copy, transpose_in_memory, lambda net: net.to(memory_format=torch.channels_last)]
+)
 @pytest.mark.parametrize("build", [lambda: mlp(6), convolution], ids=["mlp", "convolution"])
 def test_parameters_laid_out_anew_take_the_same_steps(make, change, build) -> None:
     expected = after_steps(make, *build(), change=lambda net: None)
-    torch.testing.assert_close(after_steps(make, *build(), change=change), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        after_steps(make, *build(), change=change), expected, rtol=1e-4, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
@@ -76,7 +84,9 @@ def test_the_state_of_another_model_is_refused(make) -> None:
     once_more = make(large_again, x)
     step(large_again, x, once_more)
     step(large_again, x, once_more)
-    torch.testing.assert_close(list(large.parameters()), list(large_again.parameters()), rtol=0, atol=0)
+    torch.testing.assert_close(
+        list(large.parameters()), list(large_again.parameters()), rtol=0, atol=0
+    )
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)

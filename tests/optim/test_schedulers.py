@@ -28,13 +28,21 @@ SCHEDULERS = {
         [lr_scheduler.ConstantLR(o, 0.1, 2), lr_scheduler.ExponentialLR(o, 0.9)]
     ),
     "SequentialLR": lambda o: lr_scheduler.SequentialLR(
-        o, [lr_scheduler.LinearLR(o, 0.1, total_iters=3), lr_scheduler.CosineAnnealingLR(o, 5)], milestones=[3]
+        o,
+        [lr_scheduler.LinearLR(o, 0.1, total_iters=3), lr_scheduler.CosineAnnealingLR(o, 5)],
+        milestones=[3],
     ),
     "SWALR": lambda o: swa_utils.SWALR(o, swa_lr=1e-3, anneal_epochs=4),
 }
 PAIRS = {
-    "PathSGD": (lambda m: PathSGD(m, 0.01, momentum=0.9), lambda m: torch.optim.SGD(m.parameters(), 0.01, 0.9)),
-    "PathAdam": (lambda m: PathAdam(m, 0.01), lambda m: torch.optim.Adam(m.parameters(), 0.01, betas=(0.9, 0.99))),
+    "PathSGD": (
+        lambda m: PathSGD(m, 0.01, momentum=0.9),
+        lambda m: torch.optim.SGD(m.parameters(), 0.01, 0.9),
+    ),
+    "PathAdam": (
+        lambda m: PathAdam(m, 0.01),
+        lambda m: torch.optim.Adam(m.parameters(), 0.01, betas=(0.9, 0.99)),
+    ),
 }
 
 

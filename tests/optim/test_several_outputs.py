@@ -54,11 +54,15 @@ def test_output_names_a_submodule() -> None:
     """Logits behind a softmax, or several heads of an agent."""
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2), nn.Softmax(-1)).double()
     x = torch.rand(4, 3, dtype=torch.float64)
-    torch.testing.assert_close(pathsgd.gamma_sq(model, x, output="2"), pathsgd.gamma_sq(model[:3], x))
+    torch.testing.assert_close(
+        pathsgd.gamma_sq(model, x, output="2"), pathsgd.gamma_sq(model[:3], x)
+    )
     assert pathsgd.explain(model, x, output="2").supported
     heads = TwoHeads().double()
     both = pathsgd.gamma_sq(heads, x, output=["policy", "value"])
-    torch.testing.assert_close(both, pathsgd.gamma_sq(heads, x, output=0) + pathsgd.gamma_sq(heads, x, output=1))
+    torch.testing.assert_close(
+        both, pathsgd.gamma_sq(heads, x, output=0) + pathsgd.gamma_sq(heads, x, output=1)
+    )
     with pytest.raises(ValueError, match="no-such"):
         pathsgd.gamma_sq(heads, x, output="no-such")
 
@@ -67,7 +71,11 @@ def test_output_names_a_submodule() -> None:
 def test_check_invariance_passes_output_on(output: Any) -> None:
     model, x = TwoHeads(), torch.rand(4, 3)
     report = pathsgd.check_invariance(
-        model, x, optimizer=lambda m: pathsgd.PathAdam(m, lr=1e-2, output=output), steps=3, output=output
+        model,
+        x,
+        optimizer=lambda m: pathsgd.PathAdam(m, lr=1e-2, output=output),
+        steps=3,
+        output=output,
     )
     assert report.ok, str(report)
 
@@ -88,7 +96,9 @@ def test_what_does_not_touch_the_measured_output_is_not_refused() -> None:
 
     model, x, labels = WithLoss(), torch.rand(5, 3), torch.randint(0, 2, (5,))
     assert pathsgd.explain(model, x, labels, output="logits").supported
-    torch.testing.assert_close(pathsgd.gamma_sq(model, x, labels, output="logits"), pathsgd.gamma_sq(model.net, x))
+    torch.testing.assert_close(
+        pathsgd.gamma_sq(model, x, labels, output="logits"), pathsgd.gamma_sq(model.net, x)
+    )
     optimizer = pathsgd.PathAdam(model, lr=1e-2, output="logits")
     before = model.net[0].weight.detach().clone()
     model(x, labels=labels)["loss"].backward()

@@ -15,7 +15,9 @@ OPTIMISERS = {
     "PathSGD": lambda m: PathSGD(m, 0.05),
     "PathSGD momentum, seldom": lambda m: PathSGD(m, 0.02, momentum=0.9, refresh_every=7),
     "PathSGD nesterov": lambda m: PathSGD(m, 0.02, momentum=0.9, nesterov=True, weight_decay=0.1),
-    "PathSGD bounded growth, seldom": lambda m: PathSGD(m, 0.05, momentum=0.9, growth=0.01, refresh_every=7),
+    "PathSGD bounded growth, seldom": lambda m: PathSGD(
+        m, 0.05, momentum=0.9, growth=0.01, refresh_every=7
+    ),
     "PathAdam": lambda m: PathAdam(m, 0.01),
     "PathAdam seldom": lambda m: PathAdam(m, 0.01, refresh_every=7),
     "PathAdam of the paper, seldom": lambda m: PathAdam(m, 0.01, metric="paper", refresh_every=7),
@@ -40,7 +42,9 @@ def test_resumed_runs_continue_bit_for_bit(rnn, values, make, dtype):
     rnn.model, rnn.x, rnn.y = rnn.model.to(dtype), rnn.x.to(dtype), rnn.y.to(dtype)
     optimizer = make(rnn.model)
     rnn.train(optimizer, 10)
-    checkpoint = saved_and_loaded({"model": rnn.model.state_dict(), "optimizer": optimizer.state_dict()})
+    checkpoint = saved_and_loaded(
+        {"model": rnn.model.state_dict(), "optimizer": optimizer.state_dict()}
+    )
     rnn.train(optimizer, 10)
 
     resumed = type(rnn.model)().to(dtype)
@@ -127,7 +131,9 @@ def test_state_dicts_survive_loading(rnn, make):
 
 def test_every_parameter_that_learns_has_the_same_entries(make):
     """Also one that no gradient has reached: whoever loads a state dict knows what to look for in it."""
-    model = nn.ModuleDict({"used": nn.RNN(2, 4, nonlinearity="relu"), "dead": nn.Linear(4, 2)}).double()
+    model = nn.ModuleDict(
+        {"used": nn.RNN(2, 4, nonlinearity="relu"), "dead": nn.Linear(4, 2)}
+    ).double()
     model["used"].bias_ih_l0.requires_grad_(False)
     model.forward = lambda x: model["used"](x)[0]
     optimizer = make(model)
@@ -146,7 +152,11 @@ def test_states_have_the_shapes_of_their_parameters(rnn, make):
     optimizer = make(rnn.model)
     rnn.train(optimizer, 2)
     for p in rnn.model.parameters():
-        tensors = {key: value for key, value in optimizer.state[p].items() if isinstance(value, torch.Tensor)}
+        tensors = {
+            key: value
+            for key, value in optimizer.state[p].items()
+            if isinstance(value, torch.Tensor)
+        }
         assert tensors["whitening"].shape == p.shape
         assert all(value.dtype == p.dtype for value in tensors.values())
         for key in {"momentum_buffer", "exp_avg", "exp_avg_sq"} & tensors.keys():
@@ -167,7 +177,9 @@ def test_loading_does_not_tie_two_optimisers_together(mlp, values, make):
     assert torch.equal(values(twin), values(alone))
 
 
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))]
+)
 def test_copies_with_their_model_continue_identically(rnn, values, make, duplicate):
     optimizer = make(rnn.model)
     rnn.train(optimizer, 5)
@@ -202,7 +214,9 @@ def test_a_copied_optimiser_remembers_the_shapes_it_saw(mlp, values, make):
     assert torch.equal(values(model), values(mlp.model))
 
 
-@pytest.mark.parametrize("clear", [lambda o: o.state.clear(), lambda o: setattr(o, "state", defaultdict(dict))])
+@pytest.mark.parametrize(
+    "clear", [lambda o: o.state.clear(), lambda o: setattr(o, "state", defaultdict(dict))]
+)
 def test_a_state_cleared_by_hand_starts_afresh(mlp, values, make, clear):
     optimizer = make(mlp.model)
     mlp.train(optimizer, 3)
@@ -210,7 +224,9 @@ def test_a_state_cleared_by_hand_starts_afresh(mlp, values, make, clear):
     fresh = make(model)
     clear(optimizer)
     # What belongs to a group stays, as torch's settings do.
-    fresh.param_groups[0].update({k: v for k, v in optimizer.param_groups[0].items() if k != "params"})
+    fresh.param_groups[0].update(
+        {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+    )
     mlp.train(optimizer, 3)
     mlp.train(fresh, 3, model)
     assert torch.equal(values(model), values(mlp.model))
@@ -237,7 +253,9 @@ def test_a_state_of_another_dtype_is_converted(mlp, make):
     assert torch.isfinite(mlp.loss(single))
 
 
-@pytest.mark.parametrize("theirs", [torch.optim.Adam, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)])
+@pytest.mark.parametrize(
+    "theirs", [torch.optim.Adam, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)]
+)
 @pytest.mark.parametrize("ours", [PathAdam, PathSGD])
 def test_the_state_of_another_kind_of_optimiser_is_refused(ours, theirs):
     model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))

@@ -25,9 +25,17 @@ def growths(case, optimizer):
         case.loss().backward()
         before = {name: case.model.get_parameter(name).detach().clone() for name in NAMES}
         K = slow_metric(optimizer.measure(), dict(case.model.named_parameters()), rho=1.0)
-        rooms.append([optimizer.state[case.model.get_parameter(name)].get("growth_room", 1.0) for name in NAMES])
+        rooms.append(
+            [
+                optimizer.state[case.model.get_parameter(name)].get("growth_room", 1.0)
+                for name in NAMES
+            ]
+        )
         optimizer.step()
-        steps = [(case.model.get_parameter(name).detach() - before[name]) * K[name].sqrt() for name in NAMES]
+        steps = [
+            (case.model.get_parameter(name).detach() - before[name]) * K[name].sqrt()
+            for name in NAMES
+        ]
         grown.append([STEPS * torch.linalg.matrix_norm(step, 2).item() for step in steps])
     return torch.tensor(grown), torch.tensor(rooms)
 

@@ -24,7 +24,9 @@ def make(request):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"metric": Metric(0.5)}, {"metric": "relative", "clip": 0.1}, {"terms": "both"}], ids=str
+    "options",
+    [{}, {"metric": Metric(0.5)}, {"metric": "relative", "clip": 0.1}, {"terms": "both"}],
+    ids=str,
 )
 def test_each_step_sees_what_path_normalize_grad_makes(rnn, values, make, options):
     twin = rnn.copy()
@@ -56,7 +58,9 @@ def test_gradients_stay_normalised_after_the_step(mlp):
     before = {name: p.grad.clone() for name, p in mlp.model.named_parameters()}
     optimizer.step()
     for name, value in kappa(mlp.model, mlp.x).items():
-        torch.testing.assert_close(mlp.model.get_parameter(name).grad, before[name] / value, rtol=1e-12, atol=0)
+        torch.testing.assert_close(
+            mlp.model.get_parameter(name).grad, before[name] / value, rtol=1e-12, atol=0
+        )
 
 
 @pytest.mark.parametrize("keyword", [False, True])
@@ -85,7 +89,9 @@ def test_only_the_parameters_of_the_optimiser_are_touched(mlp):
     mlp.loss().backward()
     before = {name: p.grad.clone() for name, p in mlp.model.named_parameters()}
     optimizer.step()
-    changed = {name for name, p in mlp.model.named_parameters() if not torch.equal(p.grad, before[name])}
+    changed = {
+        name for name, p in mlp.model.named_parameters() if not torch.equal(p.grad, before[name])
+    }
     assert changed == {"0.weight", "0.bias"}
 
 
@@ -139,7 +145,9 @@ def test_arguments_in_the_wrong_places_are_named(mlp):
 
 def test_the_model_is_recorded_once_per_shape(mlp, monkeypatch):
     made, record = [], pathsgd.metric.structures.record
-    monkeypatch.setattr(pathsgd.metric.structures, "record", lambda *a: made.append(None) or record(*a))
+    monkeypatch.setattr(
+        pathsgd.metric.structures, "record", lambda *a: made.append(None) or record(*a)
+    )
     optimizer = torch.optim.SGD(mlp.model.parameters(), 0.01)
     wrap(optimizer, mlp.model)
     mlp.train(optimizer, 4)

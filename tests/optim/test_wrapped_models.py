@@ -24,7 +24,9 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
 
 
-def train(call: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer, steps: int = 5) -> None:
+def train(
+    call: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer, steps: int = 5
+) -> None:
     for _ in range(steps):
         optimizer.zero_grad()
         call(X).square().mean().backward()
@@ -87,7 +89,9 @@ def test_a_model_compiled_in_place() -> None:
 def test_a_functional_call_is_not_the_model_s_own() -> None:
     model = mlp()
     optimizer = PathAdam(model, example_inputs=X)
-    train(lambda x: torch.func.functional_call(model, dict(model.named_parameters()), (x,)), optimizer)
+    train(
+        lambda x: torch.func.functional_call(model, dict(model.named_parameters()), (x,)), optimizer
+    )
     assert_same(model, plainly())
 
 
@@ -145,7 +149,9 @@ def test_autocast_and_a_scaler(make: Callable[[nn.Module], PathAdam | PathSGD]) 
             scaler.update()
             after = optimizer.state_dict()["state"]
             assert all(
-                torch.equal(value, after[index][key]) if isinstance(value, Tensor) else value == after[index][key]
+                torch.equal(value, after[index][key])
+                if isinstance(value, Tensor)
+                else value == after[index][key]
                 for index, state in before.items()
                 for key, value in state.items()
             )

@@ -16,12 +16,16 @@ PATH = {
     "PathAdam": lambda m: pathsgd.PathAdam(m, lr=3e-2),
     "PathAdam, old metric": lambda m: pathsgd.PathAdam(m, lr=3e-2, refresh_every=7),
     "PathAdam, absolute": lambda m: pathsgd.PathAdam(m, lr=3e-2, metric="absolute"),
-    "PathAdam, absolute, old metric": lambda m: pathsgd.PathAdam(m, lr=3e-2, metric="absolute", refresh_every=7),
+    "PathAdam, absolute, old metric": lambda m: pathsgd.PathAdam(
+        m, lr=3e-2, metric="absolute", refresh_every=7
+    ),
     "PathAdam, both terms": lambda m: pathsgd.PathAdam(m, lr=3e-2, terms="both", refresh_every=3),
     "PathSGD": lambda m: pathsgd.PathSGD(m, lr=1e-1),
     "PathSGD, momentum": lambda m: pathsgd.PathSGD(m, lr=3e-2, momentum=0.9, refresh_every=4),
     "PathSGD, nesterov": lambda m: pathsgd.PathSGD(m, lr=3e-2, momentum=0.9, nesterov=True),
-    "PathSGD, paper": lambda m: pathsgd.PathSGD(m, lr=1e-3, momentum=0.9, metric="paper", refresh_every=4),
+    "PathSGD, paper": lambda m: pathsgd.PathSGD(
+        m, lr=1e-3, momentum=0.9, metric="paper", refresh_every=4
+    ),
 }
 NETS = {
     "mlp": (lambda: models.mlp([3, 8, 6, 2]), (5, 3)),
@@ -124,10 +128,16 @@ def test_torch_s_optimisers_hold_what_they_would_have_held(name: str, wrapped: b
             rescale(model, x, optimizer)
         held.append([optimizer.state[p] for p in model.parameters()])
     for one, other in zip(*held):
-        assert one.keys() == other.keys() and any(isinstance(value, Tensor) and value.dim() for value in one.values())
+        assert one.keys() == other.keys() and any(
+            isinstance(value, Tensor) and value.dim() for value in one.values()
+        )
         for key, value in one.items():
             torch.testing.assert_close(
-                other[key], value, rtol=1e-6, atol=1e-200, msg=lambda text, key=key: f"{key}: {text}"
+                other[key],
+                value,
+                rtol=1e-6,
+                atol=1e-200,
+                msg=lambda text, key=key: f"{key}: {text}",
             )
 
 
@@ -160,6 +170,8 @@ def test_what_is_not_known_is_refused_and_nothing_changes() -> None:
     with pytest.raises(TypeError, match=r"must be a torch.optim.Optimizer, not Sequential"):
         pathsgd.balance(model, x, optimizer=model)  # type: ignore[arg-type]
     adam.state[model[0].weight]["secret"] = torch.ones_like(model[0].weight)
-    with pytest.raises(ValueError, match=r"how 'secret' in the optimiser's state of '0.weight' scales is not known"):
+    with pytest.raises(
+        ValueError, match=r"how 'secret' in the optimiser's state of '0.weight' scales is not known"
+    ):
         pathsgd.balance(model, x, optimizer=adam)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -34,7 +34,9 @@ class Tied(nn.Module):
 
 
 def measured(model: nn.Module, *, free_only: bool) -> float:
-    return Geometry(model).measure([torch.rand(4, 7)], exact=False, free_only=free_only).log_gamma_sq
+    return (
+        Geometry(model).measure([torch.rand(4, 7)], exact=False, free_only=free_only).log_gamma_sq
+    )
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -54,7 +56,9 @@ def test_the_chain_has_the_gamma_sq_of_the_general_route(middle: str, bias: bool
 def test_anything_else_is_no_chain(middle: str) -> None:
     model = Tied(middle)
     assert chain.chain(record(model, (torch.rand(4, 7),))) is None
-    assert measured(model, free_only=True) == pytest.approx(measured(model, free_only=False), rel=1e-12)
+    assert measured(model, free_only=True) == pytest.approx(
+        measured(model, free_only=False), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-30, 1e30, torch.nan])
@@ -79,7 +83,9 @@ def test_a_net_that_can_be_rescaled_is_measured() -> None:
     assert geometry.structure([torch.rand(4, 7)]).links is None
 
 
-def test_training_has_the_same_bits_as_by_the_general_route(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_has_the_same_bits_as_by_the_general_route(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     finals = []
     for _ in range(2):
         torch.manual_seed(0)

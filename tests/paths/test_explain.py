@@ -41,13 +41,17 @@ def test_loops_are_counted_and_weights_seen_through_views() -> None:
 def test_shared_parameters_are_told_apart() -> None:
     report = explained("tied language model")
     assert report.shared["embedding.weight"].startswith("2 uses, some along one path")
-    assert report.shared["rnn.weight_hh_l0"].startswith("3 uses along one path, as a recurrent matrix")
+    assert report.shared["rnn.weight_hh_l0"].startswith(
+        "3 uses along one path, as a recurrent matrix"
+    )
     assert "decoder.bias" not in report.shared
     assert "free nodes  none" in str(report)
 
 
 def test_parameters_without_a_path_are_named() -> None:
-    model = Weights(lambda m, x: (x @ m.used, x @ m.aside)[0], used=(2, 1), aside=(2, 1), unused=(3,))
+    model = Weights(
+        lambda m, x: (x @ m.used, x @ m.aside)[0], used=(2, 1), aside=(2, 1), unused=(3,)
+    )
     report = explain(model, torch.rand(1, 2))
     assert report.unreached == ["aside", "unused"]
     assert "unused reaches no output" in str(report)

@@ -30,7 +30,9 @@ class Net(nn.Module):
         return self.out(states if self.every else last[0])
 
 
-def make(hidden: int, steps: int, gain: float, every: bool, spread: float = 1.0, vocabulary: int = 0):
+def make(
+    hidden: int, steps: int, gain: float, every: bool, spread: float = 1.0, vocabulary: int = 0
+):
     """A net whose units are scaled by up to `spread` and back."""
     torch.manual_seed(hidden + steps)
     net = Net(hidden, every, vocabulary)
@@ -94,10 +96,14 @@ def test_units_that_no_path_reaches_or_leaves(part: str, every: bool) -> None:
 
 def test_what_float32_cannot_hold_is_measured_in_float64() -> None:
     net, x = make(6, 30, 1.0, False, spread=1e12)
-    found = plain.kappa1(Geometry(net).structure((x,)).plain, dict(net.named_parameters()), exact=False)
+    found = plain.kappa1(
+        Geometry(net).structure((x,)).plain, dict(net.named_parameters()), exact=False
+    )
     assert found.h.dtype == torch.float64
     net, x = make(6, 30, 1.0, False)
-    found = plain.kappa1(Geometry(net).structure((x,)).plain, dict(net.named_parameters()), exact=False)
+    found = plain.kappa1(
+        Geometry(net).structure((x,)).plain, dict(net.named_parameters()), exact=False
+    )
     assert found.h.dtype == torch.float32
 
 
@@ -129,7 +135,10 @@ def test_both_terms(every: bool) -> None:
 def test_whitenings_are_roots_of_the_inverse_metric(rho: float) -> None:
     for exact in (False, True):
         net, x = make(7, 9, 1.0, True, vocabulary=4)
-        measured, parameters = Geometry(net).measure((x,), exact=exact), dict(net.named_parameters())
+        measured, parameters = (
+            Geometry(net).measure((x,), exact=exact),
+            dict(net.named_parameters()),
+        )
         K = slow_metric(measured, parameters, rho)
         found = whitenings(measured, parameters, Metric(rho))
         for name, p in parameters.items():
@@ -151,7 +160,10 @@ def test_ratios_take_whitened_steps_to_balanced_ones(rho: float) -> None:
     ratios = balancing_ratios(measured, parameters, rho, names)
     assert set(ratios) == set(names)
     for name in names:
-        wanted = (slow_metric(measured, parameters, 1.0)[name] / slow_metric(measured, parameters, rho)[name]).sqrt()
+        wanted = (
+            slow_metric(measured, parameters, 1.0)[name]
+            / slow_metric(measured, parameters, rho)[name]
+        ).sqrt()
         ratio = ratios[name]
         if rho == 1:
             assert ratio is None
@@ -167,5 +179,7 @@ def test_gamma_sq_beyond_the_range_of_float32() -> None:
     net.rnn.weight_ih_l0.mul_(1.3e9 / net.rnn.weight_ih_l0.abs().max())
     net.out.weight.mul_(1.3e9 / net.out.weight.abs().max())
     measured = Geometry(net).measure((x,), exact=False)
-    assert measured.kappa["rnn.weight_hh_l0"].dtype == torch.float32 and measured.log_gamma_sq > 88.8
+    assert (
+        measured.kappa["rnn.weight_hh_l0"].dtype == torch.float32 and measured.log_gamma_sq > 88.8
+    )
     compare(net, x, 1e-5)

@@ -16,7 +16,9 @@ from support.cases import CASES
 
 def gradients(value: Tensor, model: nn.Module) -> dict[str, Tensor]:
     parameters = dict(model.named_parameters())
-    found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True, materialize_grads=True)
+    found = torch.autograd.grad(
+        value, list(parameters.values()), allow_unused=True, materialize_grads=True
+    )
     return dict(zip(parameters, found))
 
 
@@ -26,7 +28,9 @@ def test_the_gradient_is_twice_p_kappa1(name: str) -> None:
     kappa = pathsgd.kappa(model, *inputs)
     found = gradients(pathsgd.gamma_sq(model, *inputs), model)
     for parameter, p in model.named_parameters():
-        torch.testing.assert_close(found[parameter], 2 * p.detach() * kappa[parameter], rtol=1e-9, atol=0)
+        torch.testing.assert_close(
+            found[parameter], 2 * p.detach() * kappa[parameter], rtol=1e-9, atol=0
+        )
 
 
 class OfParameters(torch.autograd.Function):
@@ -40,7 +44,9 @@ class OfParameters(torch.autograd.Function):
                 p.copy_(value)
         with torch.enable_grad():
             result = measure(model)
-            ctx.gradients = torch.autograd.grad(result, parameters, allow_unused=True, materialize_grads=True)
+            ctx.gradients = torch.autograd.grad(
+                result, parameters, allow_unused=True, materialize_grads=True
+            )
         return result.detach()
 
     @staticmethod
@@ -48,8 +54,12 @@ class OfParameters(torch.autograd.Function):
         return None, None, *(grads[0] * g for g in ctx.gradients)
 
 
-@pytest.mark.parametrize("name", ["mlp", "conv1d", "deep bidirectional rnn, last step", "hand-written loop", "chain"])
-@pytest.mark.parametrize("quantity", ["gamma_sq", "log_gamma_sq", "path_norm", "path_norm of order 1", "of order 0.5"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "conv1d", "deep bidirectional rnn, last step", "hand-written loop", "chain"]
+)
+@pytest.mark.parametrize(
+    "quantity", ["gamma_sq", "log_gamma_sq", "path_norm", "path_norm of order 1", "of order 0.5"]
+)
 def test_finite_differences_agree(name: str, quantity: str) -> None:
     function, _, order = quantity.partition("of order ")
     function = getattr(pathsgd, function.strip() or "path_norm")
@@ -57,7 +67,9 @@ def test_finite_differences_agree(name: str, quantity: str) -> None:
     model, inputs = CASES[name].build(name), CASES[name].examples()
     values = [p.detach().clone().requires_grad_() for p in model.parameters()]
     measure = lambda net: function(net, *inputs, **options)  # noqa: E731
-    assert torch.autograd.gradcheck(lambda *v: OfParameters.apply(model, measure, *v), values, rtol=1e-4)
+    assert torch.autograd.gradcheck(
+        lambda *v: OfParameters.apply(model, measure, *v), values, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("size", [0.01, 2.0])
@@ -83,10 +95,14 @@ def test_second_derivatives_are_those_of_kappa() -> None:
     model, inputs = CASES["rnn"].build("rnn"), CASES["rnn"].examples()
     kappa = pathsgd.kappa(model, *inputs, terms="both")
     parameters = dict(model.named_parameters())
-    first = torch.autograd.grad(pathsgd.gamma_sq(model, *inputs), list(parameters.values()), create_graph=True)
+    first = torch.autograd.grad(
+        pathsgd.gamma_sq(model, *inputs), list(parameters.values()), create_graph=True
+    )
     for (name, p), gradient in zip(parameters.items(), first):
         for entry in range(p.numel()):
-            (second,) = torch.autograd.grad(gradient.reshape(-1)[entry], p, retain_graph=True, materialize_grads=True)
+            (second,) = torch.autograd.grad(
+                gradient.reshape(-1)[entry], p, retain_graph=True, materialize_grads=True
+            )
             expected = kappa[name].reshape(-1)[entry]
             torch.testing.assert_close(second.reshape(-1)[entry] / 2, expected, rtol=1e-9, atol=0)
 
@@ -95,7 +111,10 @@ def test_no_gradient_where_none_is_wanted() -> None:
     net, x = models.mlp([2, 3, 1]), torch.ones(1, 2)
     for context in (torch.no_grad(), torch.inference_mode()):
         with context:
-            assert not any(f(net, x).requires_grad for f in (pathsgd.gamma_sq, pathsgd.log_gamma_sq, pathsgd.path_norm))
+            assert not any(
+                f(net, x).requires_grad
+                for f in (pathsgd.gamma_sq, pathsgd.log_gamma_sq, pathsgd.path_norm)
+            )
     for p in net.parameters():
         p.requires_grad_(False)
     assert not pathsgd.gamma_sq(net, x).requires_grad

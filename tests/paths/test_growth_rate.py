@@ -58,9 +58,15 @@ MODELS = {
 def test_rescaling_changes_no_rate(name, seed):
     torch.manual_seed(seed)
     model = MODELS[name]().double()
-    x = torch.rand(3, 2, dtype=torch.float64) if isinstance(model, Stack) else torch.rand(6, 3, 2, dtype=torch.float64)
+    x = (
+        torch.rand(3, 2, dtype=torch.float64)
+        if isinstance(model, Stack)
+        else torch.rand(6, 3, 2, dtype=torch.float64)
+    )
     before = pathsgd.growth_rate(model, x)
-    pathsgd.random_rescaling(model, x, low=1e-2, high=1e2, generator=torch.Generator().manual_seed(1))
+    pathsgd.random_rescaling(
+        model, x, low=1e-2, high=1e2, generator=torch.Generator().manual_seed(1)
+    )
     after = pathsgd.growth_rate(model, x)
     assert before.keys() == after.keys() and before
     for name in before:
@@ -94,4 +100,9 @@ def test_weights_that_are_not_numbers_have_no_rate():
 
 
 def test_models_without_recurrence_have_no_rates():
-    assert pathsgd.growth_rate(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), torch.rand(1, 2)) == {}
+    assert (
+        pathsgd.growth_rate(
+            nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), torch.rand(1, 2)
+        )
+        == {}
+    )

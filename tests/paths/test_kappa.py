@@ -42,7 +42,9 @@ def test_the_estimate_is_unbiased() -> None:
     measured = Kappa(record(net, (x,)), dict(net.named_parameters()))
     exact = measured.second()["w_rec"]
     generator = torch.Generator().manual_seed(0)
-    draws = torch.stack([measured.second(samples=1, generator=generator)["w_rec"] for _ in range(400)])
+    draws = torch.stack(
+        [measured.second(samples=1, generator=generator)["w_rec"] for _ in range(400)]
+    )
     error = draws.std(0) / 20
     assert bool((error > 0).all())
     assert bool(((draws.mean(0) - exact).abs() < 5 * error).all())
@@ -51,7 +53,9 @@ def test_the_estimate_is_unbiased() -> None:
 def test_more_samples_are_the_mean_of_single_ones() -> None:
     net, x = leaky()
     one, three = (torch.Generator().manual_seed(7) for _ in range(2))
-    singles = [pathsgd.kappa(net, x, terms="second", samples=1, generator=one)["w_rec"] for _ in range(3)]
+    singles = [
+        pathsgd.kappa(net, x, terms="second", samples=1, generator=one)["w_rec"] for _ in range(3)
+    ]
     together = pathsgd.kappa(net, x, terms="second", samples=3, generator=three)["w_rec"]
     torch.testing.assert_close(together, torch.stack(singles).mean(0), rtol=1e-12, atol=1e-12)
 
@@ -59,7 +63,9 @@ def test_more_samples_are_the_mean_of_single_ones() -> None:
 def test_the_generator_decides_the_draw() -> None:
     net, x = leaky()
     draws = [
-        pathsgd.kappa(net, x, terms="second", samples=1, generator=torch.Generator().manual_seed(seed))["w_rec"]
+        pathsgd.kappa(
+            net, x, terms="second", samples=1, generator=torch.Generator().manual_seed(seed)
+        )["w_rec"]
         for seed in (1, 1, 2)
     ]
     assert torch.equal(draws[0], draws[1])
@@ -68,7 +74,9 @@ def test_the_generator_decides_the_draw() -> None:
 
 def test_samples_do_not_touch_what_has_a_closed_form() -> None:
     net, x = models.ReadRNN(2, 3, 1, num_layers=2).double(), torch.rand(5, 1, 2, dtype=DOUBLE)
-    exact, sampled = (pathsgd.kappa(net, x, terms="second", samples=samples) for samples in (None, 1))
+    exact, sampled = (
+        pathsgd.kappa(net, x, terms="second", samples=samples) for samples in (None, 1)
+    )
     assert all(torch.equal(exact[name], sampled[name]) for name in exact)
 
 
@@ -86,7 +94,9 @@ def test_samples_do_not_touch_what_has_a_closed_form() -> None:
         ("slices of one weight", set(), {"a"}),
     ],
 )
-def test_sharing_along_paths_is_found_where_it_is(name: str, recurrent: set[str], general: set[str]) -> None:
+def test_sharing_along_paths_is_found_where_it_is(
+    name: str, recurrent: set[str], general: set[str]
+) -> None:
     case = CASES[name]
     shared = parameters_shared_along_paths(record(case.build(name), case.examples()))
     assert (shared.recurrent, shared.general) == (recurrent, general)
@@ -115,7 +125,9 @@ def test_one_rnn_run_twice(chained: bool) -> None:
         single = nn.RNN(2, 2, nonlinearity="relu").double()
         prefixed = {f"rnn.{name}": name for name, _ in single.named_parameters()}
         twin = lambda q: sum(  # noqa: E731
-            torch.func.functional_call(single, {prefixed[n]: v for n, v in q.items()}, (scale * ones,))[0].sum()
+            torch.func.functional_call(
+                single, {prefixed[n]: v for n, v in q.items()}, (scale * ones,)
+            )[0].sum()
             for scale in (1, 4)
         )
     expected = oracle(twin, dict(net.named_parameters()))

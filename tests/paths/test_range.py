@@ -41,18 +41,26 @@ class DecimalRNN:
     def __init__(self, net: models.ReadRNN, name: str, index: tuple[int, ...]) -> None:
         self.net, self.q = net, {}
         for parameter, value in net.named_parameters():
-            squares = {i: (Decimal(float(v)) ** 2, Decimal(0), Decimal(0)) for i, v in entries(value)}
+            squares = {
+                i: (Decimal(float(v)) ** 2, Decimal(0), Decimal(0)) for i, v in entries(value)
+            }
             if parameter == name:
                 squares[index] = (squares[index][0], Decimal(1), Decimal(0))
             self.q[parameter] = squares
 
     def apply(self, name: str, x: list[Series], size: int) -> list[Series]:
-        return [total([product(self.q[name][o, i], value) for i, value in enumerate(x)]) for o in range(size)]
+        return [
+            total([product(self.q[name][o, i], value) for i, value in enumerate(x)])
+            for o in range(size)
+        ]
 
     def layer(self, below: list[list[Series]], suffix: str) -> list[list[Series]]:
         size, h, states = self.net.hidden_size, [ZERO] * self.net.hidden_size, []
         for x in below:
-            inside = zip(self.apply(f"weight_ih_{suffix}", x, size), self.apply(f"weight_hh_{suffix}", h, size))
+            inside = zip(
+                self.apply(f"weight_ih_{suffix}", x, size),
+                self.apply(f"weight_hh_{suffix}", h, size),
+            )
             h = [total(list(pair)) for pair in inside]
             if self.net.bias:
                 biases = [self.q[f"bias_{kind}_{suffix}"] for kind in ("ih", "hh")]
@@ -111,12 +119,18 @@ def test_an_rnn_of_twenty_thousand_steps() -> None:
 
 
 def test_every_step_is_read() -> None:
-    assert_right(he_initialised(every_step=True, bias=True), 4000, {"weight_hh_l0": (1, 1), "bias_ih_l0": (0,)})
+    assert_right(
+        he_initialised(every_step=True, bias=True),
+        4000,
+        {"weight_hh_l0": (1, 1), "bias_ih_l0": (0,)},
+    )
 
 
 def test_two_layers() -> None:
     net = he_initialised(num_layers=2)
-    assert_right(net, 4000, {"weight_hh_l0": (0, 0), "weight_ih_l1": (0, 1), "weight_hh_l1": (1, 0)})
+    assert_right(
+        net, 4000, {"weight_hh_l0": (0, 0), "weight_ih_l1": (0, 1), "weight_hh_l1": (1, 0)}
+    )
 
 
 def test_two_directions_whose_growth_makes_a_valley_in_time() -> None:
@@ -124,7 +138,9 @@ def test_two_directions_whose_growth_makes_a_valley_in_time() -> None:
     net = he_initialised(num_layers=2, bidirectional=True, every_step=True)
     with torch.no_grad():
         net.weight_hh_l1.mul_(0.05)
-    assert_right(net, 2000, {"weight_hh_l0_reverse": (0, 1), "weight_hh_l1": (1, 0), "out.weight": (0, 3)})
+    assert_right(
+        net, 2000, {"weight_hh_l0_reverse": (0, 1), "weight_hh_l1": (1, 0), "out.weight": (0, 3)}
+    )
 
 
 def test_shrinking_states() -> None:
@@ -177,12 +193,18 @@ def test_a_hand_written_loop_of_a_thousand_steps() -> None:
         layer.weight_hh_l0.mul_(2)
         loop.w_out.copy_(layer.out.weight)
     x = torch.ones(1000, 1, 1, dtype=torch.float64)
-    found, wanted = (Kappa(record(net, (x,)), dict(net.named_parameters())) for net in (loop, layer))
+    found, wanted = (
+        Kappa(record(net, (x,)), dict(net.named_parameters())) for net in (loop, layer)
+    )
     assert float(wanted.total.log()) > 1000  # e^709 is the largest float64
     torch.testing.assert_close(found.total.log(), wanted.total.log(), rtol=1e-12, atol=0)
     scale = wanted.total.mantissa / found.total.mantissa
     for mine, other in ((found.first(), wanted.first()), (found.second(), wanted.second())):
-        for name, same in {"w_in": "weight_ih_l0", "w_rec": "weight_hh_l0", "w_out": "out.weight"}.items():
+        for name, same in {
+            "w_in": "weight_ih_l0",
+            "w_rec": "weight_hh_l0",
+            "w_out": "out.weight",
+        }.items():
             torch.testing.assert_close(mine[name] * scale, other[same], rtol=1e-8, atol=0)
 
 

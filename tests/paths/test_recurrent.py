@@ -28,11 +28,15 @@ from support.kernels import BACKENDS
 class Net(nn.Module):
     """[embedding ->] RNN -> linear, read out in the ways users write."""
 
-    def __init__(self, readout: str, hidden: int = 5, vocabulary: int = 0, bias: bool = True) -> None:
+    def __init__(
+        self, readout: str, hidden: int = 5, vocabulary: int = 0, bias: bool = True
+    ) -> None:
         super().__init__()
         self.readout = readout
         self.table = nn.Embedding(vocabulary, 3) if vocabulary else None
-        self.rnn = nn.RNN(3, hidden, nonlinearity="relu", batch_first=readout.startswith("batch"), bias=bias)
+        self.rnn = nn.RNN(
+            3, hidden, nonlinearity="relu", batch_first=readout.startswith("batch"), bias=bias
+        )
         self.out = nn.Linear(hidden, 2, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,12 +56,18 @@ class Net(nn.Module):
 READOUTS = ["last", "last of states", "batch last", "every", "every, flat", "batch every"]
 
 
-def make(readout: str, steps: int, gain: float, vocabulary: int = 0, hidden: int = 5, bias: bool = True):
+def make(
+    readout: str, steps: int, gain: float, vocabulary: int = 0, hidden: int = 5, bias: bool = True
+):
     torch.manual_seed(steps)
     net = Net(readout, hidden, vocabulary, bias).double()
     with torch.no_grad():
         net.rnn.weight_hh_l0.mul_(gain)
-    x = torch.zeros(steps, 4, dtype=torch.long) if vocabulary else torch.zeros(steps, 4, 3, dtype=torch.double)
+    x = (
+        torch.zeros(steps, 4, dtype=torch.long)
+        if vocabulary
+        else torch.zeros(steps, 4, 3, dtype=torch.double)
+    )
     return net, x.transpose(0, 1) if readout.startswith("batch") else x
 
 
@@ -65,7 +75,9 @@ def make(readout: str, steps: int, gain: float, vocabulary: int = 0, hidden: int
 @pytest.mark.parametrize("vocabulary", [0, 7])
 @given(steps=st.integers(1, 40), gain=st.sampled_from([0.3, 1.0, 4.0]), bias=st.booleans())
 @settings(max_examples=8, deadline=None)
-def test_closed_form_equals_general_route(readout: str, vocabulary: int, steps: int, gain: float, bias: bool) -> None:
+def test_closed_form_equals_general_route(
+    readout: str, vocabulary: int, steps: int, gain: float, bias: bool
+) -> None:
     net, x = make(readout, steps, gain, vocabulary, bias=bias)
     parameters = dict(net.named_parameters())
     matched = match(record(net, (x,)))
@@ -74,7 +86,9 @@ def test_closed_form_equals_general_route(readout: str, vocabulary: int, steps: 
     closed = plain.kappa1(matched, parameters)
     general = kappa(net, x, relative=True)
     for name, p in parameters.items():
-        torch.testing.assert_close(closed.kappa1[name].expand_as(p), general[name], rtol=1e-9, atol=0)
+        torch.testing.assert_close(
+            closed.kappa1[name].expand_as(p), general[name], rtol=1e-9, atol=0
+        )
     assert closed.log_gamma_sq == pytest.approx(float(log_gamma_sq(net, x)), rel=1e-12, abs=1e-9)
 
 
@@ -82,7 +96,9 @@ def test_closed_form_equals_general_route(readout: str, vocabulary: int, steps: 
 @pytest.mark.parametrize("vocabulary", [0, 7])
 @pytest.mark.parametrize("terms", ["first", "both"])
 @pytest.mark.parametrize("steps", [1, 2, 7, 60])
-def test_measurement_equals_general_route(readout: str, vocabulary: int, terms: str, steps: int) -> None:
+def test_measurement_equals_general_route(
+    readout: str, vocabulary: int, terms: str, steps: int
+) -> None:
     net, x = make(readout, steps, 2.0, vocabulary)
     parameters = dict(net.named_parameters())
     geometry = Geometry(net)
@@ -91,10 +107,14 @@ def test_measurement_equals_general_route(readout: str, vocabulary: int, terms: 
     known = geometry.structure((x,))
     assert known.plain is not None
     slow = measure(known.recording, parameters, known.spaces, terms)
-    torch.testing.assert_close(path_flow(fast, parameters), path_flow(slow, parameters), rtol=1e-9, atol=0)
+    torch.testing.assert_close(
+        path_flow(fast, parameters), path_flow(slow, parameters), rtol=1e-9, atol=0
+    )
     ours, theirs = (inverse_metric(m, parameters, Metric(0.7)) for m in (fast, slow))
     for name, p in parameters.items():
-        torch.testing.assert_close(ours[name].expand_as(p), theirs[name].expand_as(p), rtol=2e-6, atol=0)
+        torch.testing.assert_close(
+            ours[name].expand_as(p), theirs[name].expand_as(p), rtol=2e-6, atol=0
+        )
     assert known.repeats == {"rnn.weight_hh_l0": steps}
 
 
@@ -104,7 +124,9 @@ def test_a_bad_guess_of_the_root_is_found_out() -> None:
     assert isinstance(matched, PlainNet)
     parameters = dict(net.named_parameters())
     good, bad = plain.kappa1(matched, parameters), plain.kappa1(matched, parameters, root=1.0)
-    assert math.isfinite(bad.log_gamma_sq) and bad.log_gamma_sq == pytest.approx(good.log_gamma_sq, rel=1e-12)
+    assert math.isfinite(bad.log_gamma_sq) and bad.log_gamma_sq == pytest.approx(
+        good.log_gamma_sq, rel=1e-12
+    )
 
 
 class Unlike(nn.Module):
@@ -113,7 +135,9 @@ class Unlike(nn.Module):
     def __init__(self, why: str) -> None:
         super().__init__()
         self.why = why
-        self.rnn = nn.RNN(3, 3 if why == "tied" else 5, 2 if why == "deep" else 1, nonlinearity="relu")
+        self.rnn = nn.RNN(
+            3, 3 if why == "tied" else 5, 2 if why == "deep" else 1, nonlinearity="relu"
+        )
         self.out = nn.Linear(self.rnn.hidden_size, 3 if why == "tied" else 2)
         if why == "tied":
             self.out.weight = self.rnn.weight_hh_l0
@@ -151,7 +175,9 @@ def test_other_nets_do_not_match(why: str) -> None:
 @pytest.mark.parametrize("block", [0, 1, 2, 8, 1024])
 @given(hidden=st.integers(1, 12), steps=st.integers(1, 70), gain=st.floats(0.1, 3.0))
 @settings(max_examples=10, deadline=None)
-def test_doubling_equals_stepping(every_step: bool, block: int, hidden: int, steps: int, gain: float) -> None:
+def test_doubling_equals_stepping(
+    every_step: bool, block: int, hidden: int, steps: int, gain: float
+) -> None:
     torch.manual_seed(hidden * 100 + steps)
     A = (gain * torch.randn(hidden, hidden, dtype=torch.double) / hidden**0.5).square()
     u = torch.rand(hidden, dtype=torch.double)
@@ -165,7 +191,9 @@ def test_doubling_equals_stepping(every_step: bool, block: int, hidden: int, ste
 
 
 @pytest.mark.parametrize("every_step", [False, True])
-def test_native_and_torch_sequences_agree(every_step: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_and_torch_sequences_agree(
+    every_step: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
     weight, u, v = (torch.randn(*s, dtype=torch.double) for s in ((37, 37), (37,), (37,)))
     ours = sequences(weight, u.square(), v.square(), 50, every_step=every_step)
@@ -176,7 +204,9 @@ def test_native_and_torch_sequences_agree(every_step: bool, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("readout", ["last", "every"])
-def test_sums_of_a_badly_scaled_net_are_its_twin_s_in_every_bit(readout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_of_a_badly_scaled_net_are_its_twin_s_in_every_bit(
+    readout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In float32, where its own numbers lie too far apart to be trusted; and right, by float64."""
     net, x = make(readout, 40, 1.0, hidden=12)
     net = net.float()

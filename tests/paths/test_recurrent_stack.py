@@ -24,7 +24,9 @@ READS = ("last output", "every output", "final states", "first output")
 class Net(nn.Module):
     """A recurrent net whose output layer reads one thing or another."""
 
-    def __init__(self, hidden: int, read: str, vocabulary: int = 0, outputs: int = 2, **options: object) -> None:
+    def __init__(
+        self, hidden: int, read: str, vocabulary: int = 0, outputs: int = 2, **options: object
+    ) -> None:
         super().__init__()
         self.read, self.table = read, nn.Embedding(vocabulary, 3) if vocabulary else None
         self.rnn = nn.RNN(3, hidden, nonlinearity="relu", **options)  # type: ignore[arg-type]
@@ -35,7 +37,9 @@ class Net(nn.Module):
         steps = states.transpose(0, 1) if self.rnn.batch_first else states
         if self.read == "final states":
             return self.out(torch.cat(tuple(last[-2:]), -1) if self.rnn.bidirectional else last[-1])
-        return self.out({"last output": steps[-1], "first output": steps[0], "every output": states}[self.read])
+        return self.out(
+            {"last output": steps[-1], "first output": steps[0], "every output": states}[self.read]
+        )
 
 
 def make(
@@ -58,7 +62,9 @@ def make(
             if name.startswith("weight_hh"):
                 p.normal_(0, gain * hidden**-0.5)
     if spread > 1:
-        pathsgd.random_rescaling(net, x, low=1 / spread, high=spread, generator=torch.Generator().manual_seed(1))
+        pathsgd.random_rescaling(
+            net, x, low=1 / spread, high=spread, generator=torch.Generator().manual_seed(1)
+        )
     return net, x
 
 
@@ -76,14 +82,22 @@ def compare(net: Net, x: Tensor, rtol: float, *, closed: bool = True) -> torch.d
         root = fast.next_root
         assert fast.log_gamma_sq == pytest.approx(slow.log_gamma_sq, rel=1e-6, abs=1e-4)
         assert fast.kappa.keys() <= slow.kappa.keys()
-        assert not any(bool(dense(slow.kappa[name]).any()) for name in slow.kappa.keys() - fast.kappa.keys())
+        assert not any(
+            bool(dense(slow.kappa[name]).any()) for name in slow.kappa.keys() - fast.kappa.keys()
+        )
         for name in fast.kappa:
             kappa = slow.kappa[name]
-            slack = 1e-4 if name == "out.bias" and rtol > 1e-8 else 0.0  # 1 / gamma^2: errors of all steps add up
+            slack = (
+                1e-4 if name == "out.bias" and rtol > 1e-8 else 0.0
+            )  # 1 / gamma^2: errors of all steps add up
             close = dense(fast.kappa[name]).double().expand_as(parameters[name])
             torch.testing.assert_close(close, dense(kappa), rtol=rtol + slack, atol=0)
-        if net.rnn.hidden_size > 1:  # the general route leaves out a matrix of one unit: no rescaling changes it
-            torch.testing.assert_close(path_flow(fast, parameters), path_flow(slow, parameters), rtol=rtol, atol=1e-30)
+        if (
+            net.rnn.hidden_size > 1
+        ):  # the general route leaves out a matrix of one unit: no rescaling changes it
+            torch.testing.assert_close(
+                path_flow(fast, parameters), path_flow(slow, parameters), rtol=rtol, atol=1e-30
+            )
     return None if found is None else found.dtype
 
 
@@ -105,9 +119,15 @@ def compare(net: Net, x: Tensor, rtol: float, *, closed: bool = True) -> torch.d
     ),
     is_double=st.booleans(),
 )
-def test_both_routes_agree(steps: int, hidden: int, read: str, options: dict[str, object], is_double: bool) -> None:
+def test_both_routes_agree(
+    steps: int, hidden: int, read: str, options: dict[str, object], is_double: bool
+) -> None:
     net, x = make(steps, hidden, read, **options)  # type: ignore[arg-type]
-    if options["num_layers"] == 1 and not options["bidirectional"] and (read != "first output" or steps == 1):
+    if (
+        options["num_layers"] == 1
+        and not options["bidirectional"]
+        and (read != "first output" or steps == 1)
+    ):
         assert isinstance(Geometry(net).structure((x,)).plain, PlainNet)
         return
     if is_double:
@@ -120,7 +140,9 @@ def test_both_routes_agree(steps: int, hidden: int, read: str, options: dict[str
 def test_long_sequences(gain: float, steps: int) -> None:
     """One direction has a scale; of two no number may leave the range."""
     compare(*make(steps, 6, "last output", gain=gain, num_layers=2), rtol=3e-5)
-    compare(*make(steps, 6, "last output", gain=gain, bidirectional=True), rtol=3e-5, closed=gain < 3)
+    compare(
+        *make(steps, 6, "last output", gain=gain, bidirectional=True), rtol=3e-5, closed=gain < 3
+    )
 
 
 def test_what_float32_cannot_hold_is_measured_in_float64() -> None:
@@ -180,21 +202,30 @@ def test_shared_cells_take_the_general_route() -> None:
     assert Geometry(net).structure((x,)).plain is None
 
 
-@pytest.mark.parametrize("options", [{"num_layers": 2}, {"bidirectional": True}], ids=["deep", "both directions"])
+@pytest.mark.parametrize(
+    "options", [{"num_layers": 2}, {"bidirectional": True}], ids=["deep", "both directions"]
+)
 def test_biases_are_held_back_on_either_route(options: dict[str, object]) -> None:
     net, x = make(9, 5, "last output", **options)
     net(x).square().mean().backward()
     parameters, geometry = dict(net.named_parameters()), Geometry(net)
     known = geometry.structure((x,))
-    fast, slow = geometry.measure((x,), exact=False), measure(known.recording, parameters, known.spaces)
+    fast, slow = (
+        geometry.measure((x,), exact=False),
+        measure(known.recording, parameters, known.spaces),
+    )
     one, two = (whitenings(measured, parameters, Metric()) for measured in (fast, slow))
     for name in fast.kappa:
         p = parameters[name]
-        torch.testing.assert_close(dense(one[name]).expand_as(p), dense(two[name]).expand_as(p), rtol=1e-4, atol=0)
+        torch.testing.assert_close(
+            dense(one[name]).expand_as(p), dense(two[name]).expand_as(p), rtol=1e-4, atol=0
+        )
     assert math.isfinite(fast.log_gamma_sq)
 
 
-@pytest.mark.parametrize("options", [{"num_layers": 2}, {"bidirectional": True}], ids=["two layers", "both directions"])
+@pytest.mark.parametrize(
+    "options", [{"num_layers": 2}, {"bidirectional": True}], ids=["two layers", "both directions"]
+)
 def test_flow_is_laid_end_to_end_where_units_are_numbered_so(options: dict[str, object]) -> None:
     net, x = Net(4, "every output", **options), torch.rand(6, 2, 3)
     measured, parameters = Geometry(net).measure([x], exact=False), dict(net.named_parameters())

@@ -28,7 +28,9 @@ def test_free_nodes_of_the_usual_nets() -> None:
     assert count(models.CellLoop(2, 4, 1), 1, 5, 2) == 4
     assert count(models.StartedLoop(2, 4), 5, 1, 2) == 4
     assert count(models.Residual(2, 4, 3, 1, 2), 1, 2) == 4 + 2 * 3
-    conv = nn.Sequential(nn.Conv2d(3, 6, 3, groups=3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 2, 2))
+    conv = nn.Sequential(
+        nn.Conv2d(3, 6, 3, groups=3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 2, 2)
+    )
     assert count(conv, 1, 3, 8, 8) == 6
 
 
@@ -38,21 +40,31 @@ def test_a_residual_net_of_convolutions_with_batch_norm() -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.norm, self.second = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1)
+            self.first, self.norm, self.second = (
+                nn.Conv2d(4, 4, 3, padding=1),
+                nn.BatchNorm2d(4),
+                nn.Conv2d(4, 4, 1),
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             return F.relu(x + self.second(F.relu(self.norm(self.first(x)))))
 
-    net = nn.Sequential(nn.Conv2d(1, 4, 3), Block(), Block(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3), Block(), Block(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    )
     spaces = pathsgd.node_spaces(net, torch.rand(2, 1, 6, 6))
     assert spaces.count == 4 + 2 * 4
-    assert bool((spaces.edges["1.first.weight"].out == 0).all()) and spaces.edges["1.norm.weight"].free
+    assert (
+        bool((spaces.edges["1.first.weight"].out == 0).all()) and spaces.edges["1.norm.weight"].free
+    )
 
 
 def test_fixed_maps_between_units() -> None:
     """A fixed matrix over positions keeps channels apart; one over channels ties them."""
     adjacency = torch.rand(3, 3)
-    graph = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), Apply(lambda h: adjacency @ h), nn.Linear(4, 1))
+    graph = nn.Sequential(
+        nn.Linear(2, 4), nn.ReLU(), Apply(lambda h: adjacency @ h), nn.Linear(4, 1)
+    )
     assert count(graph, 1, 3, 2) == 4
     mixing = torch.rand(4, 4)
     mixed = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), Apply(lambda h: h @ mixing), nn.Linear(4, 1))
@@ -61,8 +73,12 @@ def test_fixed_maps_between_units() -> None:
 
 def test_weights_computed_from_weights() -> None:
     """A product of two matrices has units of its own between them, and one scale as a whole; so has a sum."""
-    factored = Weights(lambda m, x: F.linear(x, m.a @ m.b).relu() @ m.c, a=(4, 2), b=(2, 3), c=(4, 1)).double()
-    summed = Weights(lambda m, x: F.linear(x, m.a + m.b).relu() @ m.c, a=(4, 3), b=(4, 3), c=(4, 1)).double()
+    factored = Weights(
+        lambda m, x: F.linear(x, m.a @ m.b).relu() @ m.c, a=(4, 2), b=(2, 3), c=(4, 1)
+    ).double()
+    summed = Weights(
+        lambda m, x: F.linear(x, m.a + m.b).relu() @ m.c, a=(4, 3), b=(4, 3), c=(4, 1)
+    ).double()
     x = torch.rand(2, 3, dtype=DOUBLE)
     for model, free in ((factored, 2 + 1), (summed, 1)):
         output = model(x)
@@ -71,7 +87,10 @@ def test_weights_computed_from_weights() -> None:
 
 
 def test_names_tell_where_a_node_lives() -> None:
-    assert pathsgd.node_spaces(models.mlp([2, 2, 1]), torch.rand(1, 2)).names == ["0.weight[0]", "0.weight[1]"]
+    assert pathsgd.node_spaces(models.mlp([2, 2, 1]), torch.rand(1, 2)).names == [
+        "0.weight[0]",
+        "0.weight[1]",
+    ]
 
 
 def test_a_given_rescaling() -> None:
@@ -88,7 +107,13 @@ def test_a_given_rescaling() -> None:
 
 @pytest.mark.parametrize(
     ("alpha", "text"),
-    [([1.0], "2 numbers"), ([[1.0, 1.0]], "2 num"), ([1.0, 0.0], "positive"), (-1.0, "positive"), (1e400, "finite")],
+    [
+        ([1.0], "2 numbers"),
+        ([[1.0, 1.0]], "2 num"),
+        ([1.0, 0.0], "positive"),
+        (-1.0, "positive"),
+        (1e400, "finite"),
+    ],
 )
 def test_an_impossible_rescaling_changes_nothing(alpha: object, text: str) -> None:
     net = models.mlp([2, 2, 1])
@@ -117,13 +142,17 @@ def size(model: nn.Module) -> float:
     return sum(float(p.detach().square().sum()) for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["mlp", "deep rnn", "residual", "hand-written loop", "bidirectional rnn"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "deep rnn", "residual", "hand-written loop", "bidirectional rnn"]
+)
 def test_balance_undoes_any_rescaling_and_is_the_least_sum_of_squares(name: str) -> None:
     from support.cases import CASES
 
     case = CASES[name]
     model, x = case.build(name), case.examples()
-    twin = pathsgd.random_rescaling(copy.deepcopy(model), *x, generator=torch.Generator().manual_seed(0))
+    twin = pathsgd.random_rescaling(
+        copy.deepcopy(model), *x, generator=torch.Generator().manual_seed(0)
+    )
     output = model(*x)
     for net in (model, twin):
         pathsgd.balance(net, *x)
@@ -133,7 +162,9 @@ def test_balance_undoes_any_rescaling_and_is_the_least_sum_of_squares(name: str)
     least = size(model)
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
-        other = pathsgd.random_rescaling(copy.deepcopy(model), *x, low=0.7, high=1.4, generator=generator)
+        other = pathsgd.random_rescaling(
+            copy.deepcopy(model), *x, low=0.7, high=1.4, generator=generator
+        )
         assert size(other) > least
 
 
@@ -159,7 +190,9 @@ def test_balance_leaves_dead_units_alone_and_warns_when_it_stops_early() -> None
 
 def test_a_weight_in_another_order_is_not_taken_for_the_whole() -> None:
     """First and last rows stay, the middle ones swap: every entry must follow its own unit."""
-    model = Weights(lambda m, x: (m.a[[0, 2, 1, 3]] @ x.T).relu().T @ m.b, a=(4, 2), b=(4, 1)).double()
+    model = Weights(
+        lambda m, x: (m.a[[0, 2, 1, 3]] @ x.T).relu().T @ m.b, a=(4, 2), b=(4, 1)
+    ).double()
     x = torch.rand(3, 2, dtype=DOUBLE)
     output = model(x)
     pathsgd.random_rescaling(model, x)

@@ -13,7 +13,9 @@ from support import models
 from support.cases import CASES
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.reference is not None])
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if case.reference is not None]
+)
 def test_it_is_q_kappa1_over_gamma_sq(name: str) -> None:
     model, inputs = CASES[name].build(name), CASES[name].examples()
     kappa, gamma_sq = pathsgd.kappa(model, *inputs), pathsgd.gamma_sq(model, *inputs).detach()
@@ -40,7 +42,9 @@ def test_a_recurrent_matrix_counts_its_uses_at_any_length() -> None:
 
 def test_rescaling_changes_no_share_and_so_no_mask() -> None:
     net, x = models.mlp([4, 16, 16, 2]).double(), torch.ones(1, 4, dtype=torch.float64)
-    twin = pathsgd.random_rescaling(copy.deepcopy(net), x, generator=torch.Generator().manual_seed(0))
+    twin = pathsgd.random_rescaling(
+        copy.deepcopy(net), x, generator=torch.Generator().manual_seed(0)
+    )
     masks = {"path share": [], "magnitude": []}
     for model in (net, twin):
         share = pathsgd.path_share(model, x)
@@ -48,9 +52,13 @@ def test_rescaling_changes_no_share_and_so_no_mask() -> None:
             pruned = copy.deepcopy(model)
             layers = {(pruned[k], "weight"): share[f"{k}.weight"] for k in (0, 2, 4)}
             scores = layers if method == "path share" else None
-            prune.global_unstructured(list(layers), prune.L1Unstructured, importance_scores=scores, amount=0.5)
+            prune.global_unstructured(
+                list(layers), prune.L1Unstructured, importance_scores=scores, amount=0.5
+            )
             found.append(torch.cat([layer.weight_mask.reshape(-1) for layer, _ in layers]))
-            assert bool(pathsgd.gamma_sq(pruned, x) < pathsgd.gamma_sq(model, x))  # pruned models can be measured
+            assert bool(
+                pathsgd.gamma_sq(pruned, x) < pathsgd.gamma_sq(model, x)
+            )  # pruned models can be measured
     assert bool((masks["path share"][0] == masks["path share"][1]).all())
     assert bool((masks["magnitude"][0] != masks["magnitude"][1]).any())
 

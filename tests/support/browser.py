@@ -33,12 +33,17 @@ class Visit:
 
     def __init__(self, browser: Any, path: Path, width: int = 1280, dark: bool = False) -> None:
         context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", offline=True
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if dark else "light",
+            offline=True,
         )
         self.page = context.new_page()
         self.errors: list[str] = []
         self.dialogs: list[str] = []
-        self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        self.page.on(
+            "console",
+            lambda message: self.errors.append(message.text) if message.type == "error" else None,
+        )
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("dialog", self._dialog)
         self.page.goto(path.absolute().as_uri())

@@ -2,7 +2,7 @@
 
 - its twin, a model whose ordinary forward pass with squared parameters on all-ones inputs is the squared network (by
   default the model itself), differentiated by torch;
-- an explicit graph of pathsgd.reference, where one is given, whose paths are enumerated.
+- an explicit graph of oracle, where one is given, whose paths are enumerated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pathsgd.reference import build
+from oracle import build
 from support import graphs, models
 from support.casework import Case, between, ones
 from support.models import Apply, Weights
@@ -135,7 +135,11 @@ class SquaredNorm(nn.BatchNorm1d):
         column = [1, -1] + [1] * (x.dim() - 2)
         var = (self.running_var + self.eps).reshape(column)
         y = x / var + self.running_mean.reshape(column) ** 2 / var
-        return y if self.weight is None else y * self.weight.reshape(column) + self.bias.reshape(column)
+        return (
+            y
+            if self.weight is None
+            else y * self.weight.reshape(column) + self.bias.reshape(column)
+        )
 
 
 class Training(nn.Sequential):
@@ -154,7 +158,9 @@ class DividedNorm(nn.BatchNorm1d):
         return x / size * self.weight.reshape(column) + self.bias.reshape(column)
 
 
-def lookup(model: Callable[[], nn.Module], words: Tensor, twin: Callable[..., Tensor], *shape: int) -> Case:
+def lookup(
+    model: Callable[[], nn.Module], words: Tensor, twin: Callable[..., Tensor], *shape: int
+) -> Case:
     """Integer inputs; the twin reads ones over the vocabulary instead."""
     return Case(model, (words,), twin=lambda: Readable(model(), twin), twin_inputs=(ones(*shape),))
 

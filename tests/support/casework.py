@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathsgd.reference import Layout, Network
+from oracle import Layout, Network
 from support.models import Between, Weights
 
 ones = partial(torch.ones, dtype=torch.float64)
@@ -37,7 +37,10 @@ class Case:
         torch.manual_seed(zlib.crc32(name.encode()))
         model = self.model().double()
         for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
+            if (
+                isinstance(module, nn.modules.batchnorm._BatchNorm)
+                and module.running_mean is not None
+            ):
                 module.running_mean.normal_()
                 module.running_var.uniform_(0.5, 2.0)
         return model.eval()
@@ -45,7 +48,9 @@ class Case:
     def examples(self, rows: int = 3) -> tuple[Tensor, ...]:
         """Example inputs with this many rows."""
         dims = self.batch if isinstance(self.batch, tuple) else (self.batch,) * len(self.inputs)
-        found = [x if isinstance(x, Tensor) else torch.rand(*x, dtype=torch.float64) for x in self.inputs]
+        found = [
+            x if isinstance(x, Tensor) else torch.rand(*x, dtype=torch.float64) for x in self.inputs
+        ]
         return tuple(x if d is None else x.repeat_interleave(rows, d) for x, d in zip(found, dims))
 
     def oracle(self, model: nn.Module) -> Callable[[dict[str, Tensor]], Tensor]:
@@ -89,5 +94,7 @@ def between(operation: Callable[[Tensor], Tensor], *shape: int, **options: Any) 
     return Case(partial(Between, operation, shape), ((1, 2),), twin=twin, **options)
 
 
-def weights(forward: Callable[..., Any], *inputs: Sequence[int], batch: Any = 0, **shapes: Sequence[int]) -> Case:
+def weights(
+    forward: Callable[..., Any], *inputs: Sequence[int], batch: Any = 0, **shapes: Sequence[int]
+) -> Case:
     return Case(partial(Weights, forward, **shapes), inputs, batch=batch)

@@ -14,18 +14,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pathsgd.lab.run.record import Record, plain, read_record
-from pathsgd.lab.run.spec import RunSpec, default_spec, replace_settings
-from pathsgd.lab.run.train import spec_of, train
-from pathsgd.lab.sweep.cells import RunCell
+from pathsgd_lab.run.record import Record, plain, read_record
+from pathsgd_lab.run.spec import RunSpec, default_spec, replace_settings
+from pathsgd_lab.run.train import spec_of, train
+from pathsgd_lab.sweep.cells import RunCell
 from support.disk import NEEDS_THE_DISK, STOPS, Change, Recorder, Stop, after
 
-SMALL: dict[str, Any] = {"length": 4, "hidden": 3, "steps": 60, "eval_every": 20, "valid_size": 8, "test_size": 8}
-OTHERS = ("seconds", "cpu_seconds", "profile", "machine", "versions", "commit", "started", "resumed")
+SMALL: dict[str, Any] = {
+    "length": 4,
+    "hidden": 3,
+    "steps": 60,
+    "eval_every": 20,
+    "valid_size": 8,
+    "test_size": 8,
+}
+OTHERS = (
+    "seconds",
+    "cpu_seconds",
+    "profile",
+    "machine",
+    "versions",
+    "commit",
+    "started",
+    "resumed",
+)
 """What two runs of the same settings need not have in common."""
 
-CALM = replace_settings(default_spec("adding", "irnn", "sgd"), **SMALL, start_length=3, promote_below=10.0)
-DIVERGING = replace_settings(default_spec("adding", "irnn", "sgd"), **SMALL, lr=1e9, clip=0.0, explode=1e3)
+CALM = replace_settings(
+    default_spec("adding", "irnn", "sgd"), **SMALL, start_length=3, promote_below=10.0
+)
+DIVERGING = replace_settings(
+    default_spec("adding", "irnn", "sgd"), **SMALL, lr=1e9, clip=0.0, explode=1e3
+)
 ANOTHER = replace_settings(CALM, lr=0.5)
 
 Fault = Literal["once", "from then on"]
@@ -84,10 +104,16 @@ class Scenario:
 
 SCENARIOS: dict[str, Scenario] = {
     "run": Scenario("a run", lambda f: trained(CALM, f), lambda f: trained(CALM, f)),
-    "diverging": Scenario("a run that diverges", lambda f: trained(DIVERGING, f), lambda f: trained(DIVERGING, f)),
+    "diverging": Scenario(
+        "a run that diverges", lambda f: trained(DIVERGING, f), lambda f: trained(DIVERGING, f)
+    ),
     "cell": Scenario("a cell of a sweep", cell, cell),
     "restart": Scenario(
-        "a run begun anew over a finished one", begin_anew, go_on_with_what_is_there, old_run, or_before=True
+        "a run begun anew over a finished one",
+        begin_anew,
+        go_on_with_what_is_there,
+        old_run,
+        or_before=True,
     ),
 }
 
@@ -121,7 +147,9 @@ def left_alone(scenario: Scenario, start: Path, folder: Path) -> Uninterrupted:
     return Uninterrupted(recorder.changes, [outcome, before] if scenario.or_before else [outcome])
 
 
-def stopped(scenario: Scenario, calm: Uninterrupted, start: Path, place: Path, stop: Stop) -> Iterator[str]:
+def stopped(
+    scenario: Scenario, calm: Uninterrupted, start: Path, place: Path, stop: Stop
+) -> Iterator[str]:
     """Stop at every moment in turn and go on; what was wrong, if anything."""
     for count in calm.moments(stop):
         folder = place / f"{stop}-{count}"
@@ -130,12 +158,17 @@ def stopped(scenario: Scenario, calm: Uninterrupted, start: Path, place: Path, s
             yield f"{scenario.title}, {stop} after {count} changes"
 
 
-def failed(scenario: Scenario, calm: Uninterrupted, start: Path, place: Path, fault: Fault) -> Iterator[str]:
+def failed(
+    scenario: Scenario, calm: Uninterrupted, start: Path, place: Path, fault: Fault
+) -> Iterator[str]:
     """Let every call fail in turn and go on; what was wrong, if anything."""
     for number in range(calm.faults):
         folder = place / f"{fault}-{number}".replace(" ", "-")
         after(start, [], 0, "killed", folder)
-        with contextlib.suppress(OSError), Recorder(folder, number, FAULTS[fault], lasting=fault == "from then on"):
+        with (
+            contextlib.suppress(OSError),
+            Recorder(folder, number, FAULTS[fault], lasting=fault == "from then on"),
+        ):
             scenario.act(folder)
         if [path for path in folder.rglob("*.tmp") if path.is_file()]:
             yield f"{scenario.title}, call {number} failed {fault}: files left behind"

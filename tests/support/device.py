@@ -41,13 +41,37 @@ DEVICE = torch.device("privateuseone:0")  # its name is NAME as soon as the devi
 # Copies are what brings data from one device to another.
 _COPIES = {"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize"}
 # An index may come from the CPU, and is then copied to the device first.
-_INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
+_INDEXING = {
+    "index",
+    "index_put",
+    "index_put_",
+    "_index_put_impl_",
+    "_unsafe_index",
+    "_unsafe_index_put",
+}
 # Lengths lie on the CPU, also for sequences that lie elsewhere.
 _WITH_LENGTHS = {"_pack_padded_sequence", "_pad_packed_sequence", "_pack_padded_sequence_backward"}
 # Nothing is computed: memory is allocated, or the result is another view although the schema does not say so.
-_FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "lift_fresh", "lift"}
+_FREE = {
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "_unsafe_view",
+    "lift_fresh",
+    "lift",
+}
 # The host must know a value before it can go on, and the schema cannot tell.
-_WAITING = {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave", "bincount"}
+_WAITING = {
+    "nonzero",
+    "masked_select",
+    "_unique2",
+    "unique_dim",
+    "unique_consecutive",
+    "repeat_interleave",
+    "bincount",
+}
 
 
 @dataclass
@@ -109,7 +133,9 @@ class DeviceTensor(Tensor):
         return ["_data"], None
 
     @staticmethod
-    def __tensor_unflatten__(inner: dict[str, Tensor], meta: Any, size: Any, stride: Any) -> DeviceTensor:
+    def __tensor_unflatten__(
+        inner: dict[str, Tensor], meta: Any, size: Any, stride: Any
+    ) -> DeviceTensor:
         return DeviceTensor(inner["_data"])
 
     def tolist(self) -> Any:
@@ -129,7 +155,11 @@ class DeviceTensor(Tensor):
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _rebuild, (self._data.detach(), self.requires_grad, getattr(self, "_is_param", False))
+        return _rebuild, (
+            self._data.detach(),
+            self.requires_grad,
+            getattr(self, "_is_param", False),
+        )
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"DeviceTensor({self._data!r})"
@@ -179,18 +209,26 @@ def _check_devices(func: Any, name: str, tensors: list[Tensor]) -> None:
     if torch.Tag.pointwise in func.tags or name.startswith("_foreach"):
         here = [t for t in here if t.dim() > 0]
     if name in _INDEXING and isinstance(tensors[0], DeviceTensor):
-        here = [t for t in here if t.dtype not in (torch.int64, torch.int32, torch.bool) and t.dim() > 0]
+        here = [
+            t for t in here if t.dtype not in (torch.int64, torch.int32, torch.bool) and t.dim() > 0
+        ]
     if here:
         where = [f"{t.device} {tuple(t.shape)}" for t in tensors]
-        raise RuntimeError(f"Expected all tensors to be on the same device, aten::{name} got {', '.join(where)}")
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, aten::{name} got {', '.join(where)}"
+        )
 
 
-def _count(func: Any, name: str, args: Any, kwargs: Any, tensors: list[Tensor], to_host: bool) -> None:
+def _count(
+    func: Any, name: str, args: Any, kwargs: Any, tensors: list[Tensor], to_host: bool
+) -> None:
     if not _counting:
         return
     uploads = any(not isinstance(t, DeviceTensor) for t in tensors)
     if name in _COPIES:
-        blocking = not (kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2]))
+        blocking = not (
+            kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2])
+        )
         if to_host or not isinstance(args[0], DeviceTensor) or (uploads and blocking):
             _count_sync(name)
         _count_launch(name)
@@ -203,7 +241,9 @@ def _count(func: Any, name: str, args: Any, kwargs: Any, tensors: list[Tensor], 
         _count_sync(name)
     if name == "_local_scalar_dense":
         return
-    is_view = bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+    is_view = bool(returns) and all(
+        r.alias_info is not None and not r.alias_info.is_write for r in returns
+    )
     if not (is_view or torch.Tag.inplace_view in func.tags or name in _FREE):
         _count_launch(name)
 
@@ -213,7 +253,9 @@ def _check_metadata(func: Any, name: str, before: list[tuple[DeviceTensor, Any, 
         return  # return_and_correct_aliasing takes the new shape over
     for tensor, shape, stride in before:
         if tensor._data.shape != shape or tensor._data.stride() != stride:
-            raise RuntimeError(f"aten::{name} resizes a tensor of shape {tuple(shape)}: give out= the right shape")
+            raise RuntimeError(
+                f"aten::{name} resizes a tensor of shape {tuple(shape)}: give out= the right shape"
+            )
 
 
 # ---- the device is registered once, when this module is imported ------------------------------------------------
@@ -246,7 +288,12 @@ def _factories() -> Iterator[tuple[str, Any]]:
         arguments, returns = func._schema.arguments, func._schema.returns
         has_device = any(a.name == "device" for a in arguments)
         from_nothing = len(returns) == 1 and not any("Tensor" in str(a.type) for a in arguments)
-        if has_device and from_nothing and str(returns[0].type) == "Tensor" and "sparse" not in name:
+        if (
+            has_device
+            and from_nothing
+            and str(returns[0].type) == "Tensor"
+            and "sparse" not in name
+        ):
             yield qualified, func
 
 

@@ -48,8 +48,19 @@ class Recorder:
     lasting: whether all calls after it that need room on the disk fail too.
     """
 
-    def __init__(self, folder: Path, fail_at: int | None = None, error: int = errno.ENOSPC, lasting: bool = False):
-        self.folder, self.fail_at, self.error, self.lasting = folder.absolute(), fail_at, error, lasting
+    def __init__(
+        self,
+        folder: Path,
+        fail_at: int | None = None,
+        error: int = errno.ENOSPC,
+        lasting: bool = False,
+    ):
+        self.folder, self.fail_at, self.error, self.lasting = (
+            folder.absolute(),
+            fail_at,
+            error,
+            lasting,
+        )
         self.changes: list[Change] = []
         self._names: dict[int, str] = {}
         self._patches: list[Any] = []
@@ -92,7 +103,9 @@ class Recorder:
             name = self._names.get(args[0])
             content = bytes(args[1]) if call == "write" else b""
             return Change(call, (name,), content) if name else None
-        names = tuple(self._relative(path) for path in args[: 2 if call in ("replace", "rename") else 1])
+        names = tuple(
+            self._relative(path) for path in args[: 2 if call in ("replace", "rename") else 1]
+        )
         if None in names:
             return None
         if call == "open":

@@ -1,10 +1,10 @@
-"""Explicit networks for cases that pathsgd.reference.build has no builder for, drawn node by node."""
+"""Explicit networks for cases that oracle.build has no builder for, drawn node by node."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from pathsgd.reference import GraphBuilder, Layout, Network
+from oracle import GraphBuilder, Layout, Network
 
 Drawn = tuple[Network, Layout]
 
@@ -26,7 +26,10 @@ def hand_loop(inputs: int, hidden: int, outputs: int, steps: int, every_step: bo
 def learnt_start(inputs: int, hidden: int, steps: int) -> Drawn:
     draw = GraphBuilder()
     start = draw.parameter("start", 1, 1, hidden)
-    w_ih, w_hh = draw.parameter("rnn.weight_ih_l0", hidden, inputs), draw.parameter("rnn.weight_hh_l0", hidden, hidden)
+    w_ih, w_hh = (
+        draw.parameter("rnn.weight_ih_l0", hidden, inputs),
+        draw.parameter("rnn.weight_hh_l0", hidden, hidden),
+    )
     biases = [draw.parameter(f"rnn.bias_{kind}_l0", hidden) for kind in ("ih", "hh")]
     out, out_bias = draw.parameter("out.weight", 1, hidden), draw.parameter("out.bias", 1)
     x, h = draw.inputs("x", steps, inputs), draw.hidden("h", steps + 1, hidden)
@@ -55,10 +58,16 @@ def tied_autoencoder(inputs: int, hidden: int) -> Drawn:
 def tied_language_model(vocabulary: int, width: int, steps: int) -> Drawn:
     draw = GraphBuilder()
     table = draw.parameter("embedding.weight", vocabulary, width)
-    w_ih, w_hh = draw.parameter("rnn.weight_ih_l0", width, width), draw.parameter("rnn.weight_hh_l0", width, width)
+    w_ih, w_hh = (
+        draw.parameter("rnn.weight_ih_l0", width, width),
+        draw.parameter("rnn.weight_hh_l0", width, width),
+    )
     biases = [draw.parameter(f"rnn.bias_{kind}_l0", width) for kind in ("ih", "hh")]
     out_bias = draw.parameter("decoder.bias", vocabulary)
-    words, embedded = draw.inputs("word", steps, vocabulary), draw.hidden("e", steps, width, linear=True)
+    words, embedded = (
+        draw.inputs("word", steps, vocabulary),
+        draw.hidden("e", steps, width, linear=True),
+    )
     h, y = draw.hidden("h", steps, width), draw.outputs("y", steps, vocabulary)
     for t in range(steps):
         draw.dense(words[t], embedded[t], table.T)
@@ -91,8 +100,14 @@ def called_twice(width: int) -> Drawn:
 def between(windows: list[list[int]], weight: float, units: int = 4) -> Drawn:
     """models.Between with an operation whose output k joins the entries windows[k] by edges of one fixed weight."""
     draw = GraphBuilder()
-    first, first_bias = draw.parameter("first.weight", units, 2), draw.parameter("first.bias", units)
-    second, second_bias = draw.parameter("second.weight", 2, len(windows)), draw.parameter("second.bias", 2)
+    first, first_bias = (
+        draw.parameter("first.weight", units, 2),
+        draw.parameter("first.bias", units),
+    )
+    second, second_bias = (
+        draw.parameter("second.weight", 2, len(windows)),
+        draw.parameter("second.bias", 2),
+    )
     x, h = draw.inputs("x", 2), draw.hidden("h", units)
     joined, y = draw.hidden("joined", len(windows), linear=True), draw.outputs("y", 2)
     draw.dense(x, h, first)
@@ -112,7 +127,11 @@ def batch_norm(mean: np.ndarray, std: np.ndarray) -> Drawn:
     first, first_bias = draw.parameter("0.weight", units, 2), draw.parameter("0.bias", units)
     gain, shift = draw.parameter("1.weight", units), draw.parameter("1.bias", units)
     second, second_bias = draw.parameter("3.weight", 2, units), draw.parameter("3.bias", 2)
-    x, z, n = draw.inputs("x", 2), draw.hidden("z", units, linear=True), draw.hidden("n", units, linear=True)
+    x, z, n = (
+        draw.inputs("x", 2),
+        draw.hidden("z", units, linear=True),
+        draw.hidden("n", units, linear=True),
+    )
     h, y = draw.hidden("h", units), draw.outputs("y", 2)
     one = draw.inputs("one")  # the node of value one from which the fixed edges -mean/std come
     draw.dense(x, z, first)

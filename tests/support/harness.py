@@ -15,7 +15,9 @@ _PROGRAM = Path(__file__).parents[1] / "kernels" / "harness.cpp"
 
 
 def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=1800, **options)  # type: ignore[call-overload]
+    return subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, timeout=1800, **options
+    )  # type: ignore[call-overload]
 
 
 def build_harness(folder: Path, vector_bytes: int, flags: list[str]) -> Path:
@@ -31,4 +33,6 @@ def build_harness(folder: Path, vector_bytes: int, flags: list[str]) -> Path:
 
 
 def check(result: subprocess.CompletedProcess[str]) -> None:
-    assert result.returncode == 0 and result.stdout.endswith("0 failures\n"), result.stdout + result.stderr
+    assert result.returncode == 0 and result.stdout.endswith("0 failures\n"), (
+        result.stdout + result.stderr
+    )

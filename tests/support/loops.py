@@ -16,7 +16,11 @@ class Loop(nn.Module):
     def __init__(self, body):
         super().__init__()
         self.body = body
-        self.enter, self.hidden, self.read = nn.Linear(2, UNITS), nn.Linear(UNITS, UNITS), nn.Linear(UNITS, 1)
+        self.enter, self.hidden, self.read = (
+            nn.Linear(2, UNITS),
+            nn.Linear(UNITS, UNITS),
+            nn.Linear(UNITS, 1),
+        )
         self.cell = nn.RNNCell(2, UNITS, nonlinearity="relu")
         self.matrix = nn.Parameter(torch.randn(UNITS, UNITS) / 2)
         self.factor = nn.Parameter(torch.ones(UNITS))
@@ -46,7 +50,11 @@ class Stack(nn.Module):
     def __init__(self, depth):
         super().__init__()
         self.depth = depth
-        self.first, self.tied, self.last = nn.Linear(2, UNITS), nn.Linear(UNITS, UNITS), nn.Linear(UNITS, 1)
+        self.first, self.tied, self.last = (
+            nn.Linear(2, UNITS),
+            nn.Linear(UNITS, UNITS),
+            nn.Linear(UNITS, 1),
+        )
 
     def forward(self, x):
         x = torch.relu(self.first(x))
@@ -85,5 +93,8 @@ LOOPS = {  # body, and: name, transposed, inside, keep, gain
         lambda m, h, u: (1 - LEAKS) * h + LEAKS * torch.relu(m.hidden(h) + u),
         ("hidden.weight", False, False, 1 - LEAKS, LEAKS),
     ),
-    "residual": (lambda m, h, u: h + torch.relu(m.hidden(h) + u), ("hidden.weight", False, False, 1, 1)),
+    "residual": (
+        lambda m, h, u: h + torch.relu(m.hidden(h) + u),
+        ("hidden.weight", False, False, 1, 1),
+    ),
 }

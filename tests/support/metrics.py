@@ -10,7 +10,9 @@ from torch import Tensor
 from pathsgd.metric.geometry import Measure
 
 
-def slow_metric(measured: Measure, parameters: Mapping[str, Tensor], rho: float) -> dict[str, Tensor]:
+def slow_metric(
+    measured: Measure, parameters: Mapping[str, Tensor], rho: float
+) -> dict[str, Tensor]:
     """K = kappa / gamma^2 / (phi_s phi_d)^(rho/2) of every entry; 1 for parameters that no rescaling changes.
 
     phi counts as at least a tenth of what a unit of its layer has on average, edges into such a unit in proportion.
@@ -19,7 +21,9 @@ def slow_metric(measured: Measure, parameters: Mapping[str, Tensor], rho: float)
     phi = torch.zeros(measured.spaces.count + 1, dtype=torch.float64)
     for name, kappa1 in measured.kappa1.items():
         p = parameters[name].detach().double()
-        for node, share in zip(edges[name].out.expand(p.shape).flatten().tolist(), (p**2 * kappa1).flatten().tolist()):
+        for node, share in zip(
+            edges[name].out.expand(p.shape).flatten().tolist(), (p**2 * kappa1).flatten().tolist()
+        ):
             phi[node] += share
     width = torch.ones(len(phi), dtype=torch.float64)
     for e in edges.values():
@@ -34,5 +38,7 @@ def slow_metric(measured: Measure, parameters: Mapping[str, Tensor], rho: float)
         out, into = edges[name].out, edges[name].into
         weighted = kappa * raised[out] / (bounded[out] * bounded[into]) ** (rho / 2)
         free = bool((out != into).any())
-        result[name] = (weighted if free else torch.ones(())).expand(parameters[name].shape).double()
+        result[name] = (
+            (weighted if free else torch.ones(())).expand(parameters[name].shape).double()
+        )
     return result

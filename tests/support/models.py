@@ -1,4 +1,4 @@
-"""Tiny models in the styles people write. Parameter names match those of pathsgd.reference's builders."""
+"""Tiny models in the styles people write. Parameter names match those of oracle's builders."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class Between(nn.Module):
         super().__init__()
         self.operation, self.units = operation, tuple(shape)
         self.first = nn.Linear(2, int(torch.tensor(self.units).prod()))
-        self.second = nn.Linear(operation(torch.rand(1, *self.units, dtype=torch.float64)).numel(), 2)
+        self.second = nn.Linear(
+            operation(torch.rand(1, *self.units, dtype=torch.float64)).numel(), 2
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         h = torch.relu(self.first(x)).reshape(-1, *self.units)
@@ -59,7 +61,14 @@ class Weights(nn.Module):
 class ReadRNN(nn.RNN):
     """torch.nn.RNN with a linear read-out of the last or of every step."""
 
-    def __init__(self, inputs: int, hidden: int, outputs: int | None, every_step: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        hidden: int,
+        outputs: int | None,
+        every_step: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__(inputs, hidden, nonlinearity="relu", **options)
         self.every_step = every_step
         width = hidden * (2 if self.bidirectional else 1)
@@ -78,7 +87,12 @@ class StartedLoop(nn.Module):
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
         shapes = {"w_in": (hidden, inputs), "w_rec": (hidden, hidden), "w_out": (1, hidden)}
-        for name, shape in {**shapes, "start": (hidden,), "b_in": (hidden,), "b_rec": (hidden,)}.items():
+        for name, shape in {
+            **shapes,
+            "start": (hidden,),
+            "b_in": (hidden,),
+            "b_rec": (hidden,),
+        }.items():
             setattr(self, name, nn.Parameter(torch.randn(shape)))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -127,7 +141,11 @@ class Residual(nn.Module):
 
     def __init__(self, inputs: int, width: int, inner: int, outputs: int, blocks: int) -> None:
         super().__init__()
-        self.stem, self.head, self.blocks = nn.Linear(inputs, width), nn.Linear(width, outputs), blocks
+        self.stem, self.head, self.blocks = (
+            nn.Linear(inputs, width),
+            nn.Linear(width, outputs),
+            blocks,
+        )
         for k in range(blocks):
             block = nn.Module()
             block.first, block.second = nn.Linear(width, inner), nn.Linear(inner, width)
@@ -224,7 +242,9 @@ class Packed(nn.Module):
         self.out = nn.Linear(hidden * (1 + self.rnn.bidirectional), 1, bias=False)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        packed = nn.utils.rnn.pack_padded_sequence(
+            x, lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
         states, _ = nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)
         return self.out(states)
 

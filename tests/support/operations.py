@@ -59,7 +59,9 @@ VECTOR_OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "leaky relu": lambda h: F.leaky_relu(h, 0.3),
     "leaky relu, in place": in_place(lambda h: F.leaky_relu(h, 0.3, True)),
     "dropouts": lambda h: F.alpha_dropout(F.dropout(h, 0.5, False), 0.5, False),
-    "feature dropouts": lambda h: torch.feature_alpha_dropout(torch.feature_dropout(h, 0.5, False), 0.5, False),
+    "feature dropouts": lambda h: torch.feature_alpha_dropout(
+        torch.feature_dropout(h, 0.5, False), 0.5, False
+    ),
     "copies": lambda h: h.contiguous().clone().detach().data.cpu().requires_grad_(),
     "casts": lambda h: h.to(torch.float64).double().type(torch.float64).type_as(h),
     "there and back": lambda h: h.float().half().bfloat16().to("cpu", h.dtype),
@@ -118,51 +120,86 @@ VECTOR_OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "unbind": lambda h: torch.stack(h.unbind(1)[1:], 1),
     "narrow and select": lambda h: torch.cat([h.narrow(1, 1, 2), h.select(1, 0)[:, None]], 1),
     "sliding windows": lambda h: h.unfold(1, 2, 1),
-    "amax and amin": lambda h: torch.cat([h.amax(1, keepdim=True), h[:, :2].amax(dim=-1)[:, None]], 1),
-    "max with its place": lambda h: torch.stack([h.max(1).values, h.max(dim=1)[0], h[:, 2:].max(1)[0]], 1),
+    "amax and amin": lambda h: torch.cat(
+        [h.amax(1, keepdim=True), h[:, :2].amax(dim=-1)[:, None]], 1
+    ),
+    "max with its place": lambda h: torch.stack(
+        [h.max(1).values, h.max(dim=1)[0], h[:, 2:].max(1)[0]], 1
+    ),
     "running sum": lambda h: torch.cumsum(h, 1),
     "differences": lambda h: torch.diff(h, dim=1),
     "hsplit": lambda h: torch.cat(h.hsplit(2)[::-1], 1),
-    "index add": lambda h: torch.zeros(h.shape[0], 3, dtype=h.dtype).index_add(1, PLACES, h, alpha=-2),
-    "index add, in place": lambda h: torch.ones(h.shape[0], 3, dtype=h.dtype).index_add_(1, PLACES, h),
-    "scatter add": lambda h: torch.zeros(h.shape[0], 3, dtype=h.dtype).scatter_add_(1, PLACES.expand_as(h), h),
-    "scatter reduce": lambda h: h.new_zeros(h.shape[0], 3).scatter_reduce(1, PLACES.expand_as(h), h, "sum"),
+    "index add": lambda h: torch.zeros(h.shape[0], 3, dtype=h.dtype).index_add(
+        1, PLACES, h, alpha=-2
+    ),
+    "index add, in place": lambda h: torch.ones(h.shape[0], 3, dtype=h.dtype).index_add_(
+        1, PLACES, h
+    ),
+    "scatter add": lambda h: torch.zeros(h.shape[0], 3, dtype=h.dtype).scatter_add_(
+        1, PLACES.expand_as(h), h
+    ),
+    "scatter reduce": lambda h: h.new_zeros(h.shape[0], 3).scatter_reduce(
+        1, PLACES.expand_as(h), h, "sum"
+    ),
     "padding": lambda h: F.pad(h, (1, 2)),
     "written entry by entry": collected,
     "in-place unit": in_place(torch.relu_),
-    "constants after its fashion": lambda h: h * HALF.float().to(h) + torch.ones(1, 4).type_as(h).expand_as(h),
+    "constants after its fashion": lambda h: (
+        h * HALF.float().to(h) + torch.ones(1, 4).type_as(h).expand_as(h)
+    ),
 }
 
 # On more dimensions.
 SHAPED_OPERATIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
     "reshapes": (lambda h: h.reshape(-1, 4).view(-1, 2, 2).flatten(1).unflatten(1, (2, 2)), (2, 2)),
     "reshapes like another": (lambda h: h.view_as(h.flatten(1)).reshape_as(h), (2, 2)),
-    "permutations": (lambda h: h.permute(0, 2, 1).transpose(1, 2).swapaxes(1, 2).swapdims(1, 2), (2, 3)),
+    "permutations": (
+        lambda h: h.permute(0, 2, 1).transpose(1, 2).swapaxes(1, 2).swapdims(1, 2),
+        (2, 3),
+    ),
     "moved axes": (lambda h: torch.moveaxis(h.movedim(1, 2), 1, 2).mT, (2, 3)),
     "diagonal": (lambda h: h.diagonal(dim1=1, dim2=2), (2, 2)),
     "padding by reflection": (lambda h: F.pad(h, (1, 1), mode="reflect"), (1, 4)),
     "padding round": (lambda h: F.pad(h, (1, 1), mode="circular"), (1, 4)),
     "nearest upsampling": (lambda h: F.interpolate(h, scale_factor=2), (2, 2)),
     "rot90": (lambda h: h.rot90(1, (1, 2)), (2, 3)),
-    "splits": (lambda h: torch.cat([*h.swapdims(0, 1).vsplit(2)[1].swapdims(0, 1).dsplit(2)], 1), (2, 4)),
+    "splits": (
+        lambda h: torch.cat([*h.swapdims(0, 1).vsplit(2)[1].swapdims(0, 1).dsplit(2)], 1),
+        (2, 4),
+    ),
     "triangles": (lambda h: h.tril(1).triu(), (3, 3)),
     "linear upsampling": (lambda h: F.interpolate(h, scale_factor=2, mode="linear"), (2, 3)),
-    "bilinear resizing": (lambda h: F.interpolate(h, (4, 2), mode="bilinear", align_corners=True), (1, 3, 3)),
-    "bicubic upsampling": (lambda h: F.interpolate(h, scale_factor=(1.5, 2), mode="bicubic"), (1, 2, 3)),
+    "bilinear resizing": (
+        lambda h: F.interpolate(h, (4, 2), mode="bilinear", align_corners=True),
+        (1, 3, 3),
+    ),
+    "bicubic upsampling": (
+        lambda h: F.interpolate(h, scale_factor=(1.5, 2), mode="bicubic"),
+        (1, 2, 3),
+    ),
     "trilinear upsampling": (lambda h: F.interpolate(h, size=3, mode="trilinear"), (1, 2, 1, 2)),
     "area resizing": (lambda h: F.interpolate(h, size=2, mode="area"), (1, 5)),
     "pixel shuffles": (lambda h: F.pixel_unshuffle(F.pixel_shuffle(h, 2), 2), (4, 1, 1)),
     "channel shuffle": (lambda h: F.channel_shuffle(h, 2), (4, 2, 1)),
     "channel dropouts": (lambda h: F.dropout1d(h, 0.5, False), (2, 2)),
-    "spatial dropouts": (lambda h: F.dropout3d(F.dropout2d(h, 0.5, False)[:, :, None], 0.5, False), (2, 2, 1)),
+    "spatial dropouts": (
+        lambda h: F.dropout3d(F.dropout2d(h, 0.5, False)[:, :, None], 0.5, False),
+        (2, 2, 1),
+    ),
     "max pool 1d": (lambda h: F.max_pool1d(h, 3, 2, 1), (2, 5)),
     "max pool 1d, ceil": (lambda h: F.max_pool1d(h, 2, ceil_mode=True), (1, 5)),
     "max pool 1d, dilated": (lambda h: F.max_pool1d(h, 2, stride=1, dilation=2), (1, 5)),
     "max pool 2d": (lambda h: F.max_pool2d(h, (2, 1), (1, 2)), (1, 3, 3)),
     "max pool 3d": (lambda h: F.max_pool3d(h, 2), (1, 2, 2, 3)),
-    "average pool 1d": (lambda h: F.avg_pool1d(h, 3, 2, padding=1, count_include_pad=False), (2, 4)),
+    "average pool 1d": (
+        lambda h: F.avg_pool1d(h, 3, 2, padding=1, count_include_pad=False),
+        (2, 4),
+    ),
     "average pool 2d": (lambda h: F.avg_pool2d(h, 2, 1, 1), (1, 2, 3)),
-    "average pool 2d, ceil": (lambda h: F.avg_pool2d(h, 2, ceil_mode=True, divisor_override=3), (1, 3, 3)),
+    "average pool 2d, ceil": (
+        lambda h: F.avg_pool2d(h, 2, ceil_mode=True, divisor_override=3),
+        (1, 3, 3),
+    ),
     "average pool 3d": (lambda h: F.avg_pool3d(h, (1, 2, 2)), (1, 1, 2, 4)),
     "adaptive average pool 1d": (lambda h: F.adaptive_avg_pool1d(h, 3), (1, 5)),
     "adaptive average pool 2d": (lambda h: F.adaptive_avg_pool2d(h, (1, 2)), (1, 2, 3)),
@@ -283,8 +320,12 @@ def convolutions() -> Iterator[tuple[str, Case]]:
         conv, transposed = getattr(nn, f"Conv{spatial}d"), getattr(nn, f"ConvTranspose{spatial}d")
         layers = {
             f"conv{spatial}d": partial(conv, 2, 2, 2, padding=1, stride=2),
-            f"conv{spatial}d, grouped and dilated": partial(conv, 2, 4, 3, groups=2, dilation=2, padding="same"),
-            f"conv_transpose{spatial}d": partial(transposed, 2, 2, 2, stride=2, groups=2, output_padding=1),
+            f"conv{spatial}d, grouped and dilated": partial(
+                conv, 2, 4, 3, groups=2, dilation=2, padding="same"
+            ),
+            f"conv_transpose{spatial}d": partial(
+                transposed, 2, 2, 2, stride=2, groups=2, output_padding=1
+            ),
         }
         for name, layer in layers.items():
             yield name, Case(partial(before_linear, layer, (1, 2, *shape)), ((1, 2, *shape),))
@@ -292,7 +333,9 @@ def convolutions() -> Iterator[tuple[str, Case]]:
 
 def before_linear(layer: Callable[[], nn.Module], shape: tuple[int, ...]) -> nn.Sequential:
     first = layer()
-    return nn.Sequential(first, nn.ReLU(), nn.Flatten(), nn.Linear(first(torch.zeros(shape)).numel(), 1))
+    return nn.Sequential(
+        first, nn.ReLU(), nn.Flatten(), nn.Linear(first(torch.zeros(shape)).numel(), 1)
+    )
 
 
 OPERATIONS: dict[str, Case] = {

@@ -22,7 +22,9 @@ def gamma_sq(g: SquaredNet, parameters: Named) -> Tensor:
 def kappa1(g: SquaredNet, parameters: Named) -> Named:
     """dg/dq."""
     q = {name: value.requires_grad_() for name, value in squares(parameters).items()}
-    gradients = torch.autograd.grad(g(q), list(q.values()), allow_unused=True, materialize_grads=True)
+    gradients = torch.autograd.grad(
+        g(q), list(q.values()), allow_unused=True, materialize_grads=True
+    )
     return dict(zip(q, gradients))
 
 

@@ -26,7 +26,10 @@ def in_processes(world: int, work: Callable[..., Any], *args: Any) -> list[Any]:
     """The results of `work(*args)` in every rank; what a rank raises is raised here, with its traceback."""
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [context.Process(target=_rank, args=(rank, world, folder, work, args)) for rank in range(world)]
+        ranks = [
+            context.Process(target=_rank, args=(rank, world, folder, work, args))
+            for rank in range(world)
+        ]
         for process in ranks:
             process.start()
         for process in ranks:
@@ -47,12 +50,18 @@ def in_processes(world: int, work: Callable[..., Any], *args: Any) -> list[Any]:
         return results
 
 
-def _rank(rank: int, world: int, folder: str, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _rank(
+    rank: int, world: int, folder: str, work: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
     try:
         dist.init_process_group(
-            "gloo", f"file://{folder}/store", rank=rank, world_size=world, timeout=timedelta(seconds=_SECONDS)
+            "gloo",
+            f"file://{folder}/store",
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=_SECONDS),
         )
         result = work(*args)
         (Path(folder) / f"result{rank}").write_bytes(pickle.dumps(result))

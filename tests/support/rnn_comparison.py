@@ -15,7 +15,16 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 def build(draw: dict[str, Any]) -> tuple[torch.nn.RNN, torch.nn.RNN]:
     """torch's module and ours, with the same weights."""
-    names = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "bidirectional", "dropout", "dtype")
+    names = (
+        "input_size",
+        "hidden_size",
+        "num_layers",
+        "bias",
+        "batch_first",
+        "bidirectional",
+        "dropout",
+        "dtype",
+    )
     options = {name: draw[name] for name in names if name in draw}
     theirs = torch.nn.RNN(nonlinearity="relu", **options)
     ours = pathsgd.nn.RNN(nonlinearity="relu", **options)
@@ -46,10 +55,18 @@ def make_data(draw: dict[str, Any]) -> Data:
     batch, dtype = 1 if draw["kind"] == "unbatched" else draw["batch"], draw["dtype"]
     lengths = [draw["steps"]] * batch
     if draw["kind"] == "packed":
-        lengths = [min(draw["lengths"][i % len(draw["lengths"])], draw["steps"]) for i in range(batch)]
+        lengths = [
+            min(draw["lengths"][i % len(draw["lengths"])], draw["steps"]) for i in range(batch)
+        ]
     states = (draw["num_layers"] * (1 + draw["bidirectional"]), batch, draw["hidden_size"])
-    x = torch.randn(max(lengths), batch, draw["input_size"], dtype=dtype, requires_grad=draw["needs_x"])
-    h0 = torch.randn(states, dtype=dtype, requires_grad=draw["needs_h0"]) if draw["with_h0"] else None
+    x = torch.randn(
+        max(lengths), batch, draw["input_size"], dtype=dtype, requires_grad=draw["needs_x"]
+    )
+    h0 = (
+        torch.randn(states, dtype=dtype, requires_grad=draw["needs_h0"])
+        if draw["with_h0"]
+        else None
+    )
     return Data(x, h0, lengths, draw["kind"], draw["batch_first"])
 
 
@@ -63,8 +80,16 @@ def distance_to_a_kink(module: torch.nn.RNN, data: Data) -> float:
         above = []
         for suffix in ("", "_reverse")[: 1 + module.bidirectional]:
             w_in, w_rec = (weights[f"weight_{kind}_l{layer}{suffix}"] for kind in ("ih", "hh"))
-            bias = sum(weights[f"bias_{kind}_l{layer}{suffix}"] for kind in ("ih", "hh")) if module.bias else 0.0
-            h = torch.zeros(batch, module.hidden_size).double() if data.h0 is None else data.h0[number].double()
+            bias = (
+                sum(weights[f"bias_{kind}_l{layer}{suffix}"] for kind in ("ih", "hh"))
+                if module.bias
+                else 0.0
+            )
+            h = (
+                torch.zeros(batch, module.hidden_size).double()
+                if data.h0 is None
+                else data.h0[number].double()
+            )
             states = [h] * steps
             for t in reversed(range(steps)) if suffix else range(steps):
                 alive = t < torch.tensor(data.lengths)[:, None]
@@ -72,7 +97,10 @@ def distance_to_a_kink(module: torch.nn.RNN, data: Data) -> float:
                 h = torch.where(alive, z.relu(), h)
                 states[t] = h
                 sizes = z.abs()[alive.expand_as(z)]
-                smallest, largest = min(smallest, sizes.min().item()), max(largest, sizes.max().item())
+                smallest, largest = (
+                    min(smallest, sizes.min().item()),
+                    max(largest, sizes.max().item()),
+                )
             above.append(torch.stack(states))
             number += 1
         below = torch.cat(above, dim=2)
@@ -89,7 +117,9 @@ def results(module: torch.nn.RNN, data: Data, loss: str) -> list[Tensor]:
         total = total + (output * torch.randn_like(output)).sum()
     if loss in ("h_n", "both"):
         total = total + (h_n * torch.randn_like(h_n)).sum()
-    leaves = [t for t in (data.x, data.h0, *module.parameters()) if t is not None and t.requires_grad]
+    leaves = [
+        t for t in (data.x, data.h0, *module.parameters()) if t is not None and t.requires_grad
+    ]
     return [output, h_n, *torch.autograd.grad(total, leaves)]
 
 
@@ -99,7 +129,9 @@ def assert_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> N
     A tensor that is a hundred times smaller than the rest of the gradient owes that to cancellation: its rounding
     errors are those of larger numbers, and it is measured against a hundredth of them.
     """
-    assert [t.shape for t in ours] == [t.shape for t in theirs] and [t.dtype for t in ours] == [t.dtype for t in theirs]
+    assert [t.shape for t in ours] == [t.shape for t in theirs] and [t.dtype for t in ours] == [
+        t.dtype for t in theirs
+    ]
     for group in (slice(0, 2), slice(2, None)):  # outputs, gradients
         largest = max(b.norm() for b in theirs[group])
         for a, b in zip(ours[group], theirs[group]):

@@ -17,7 +17,14 @@ def snapshot(model: nn.Module) -> dict[str, Any]:
         for key, value in vars(module).items():
             state[f"{name}.{key}"] = (id(value), copy.deepcopy(_comparable(value)))
     for name, p in model.named_parameters():
-        state[f"{name} itself"] = (id(p), p._version, p.requires_grad, p.detach().clone(), id(p.grad), _copied(p.grad))
+        state[f"{name} itself"] = (
+            id(p),
+            p._version,
+            p.requires_grad,
+            p.detach().clone(),
+            id(p.grad),
+            _copied(p.grad),
+        )
     for name, b in model.named_buffers():
         state[f"{name} itself"] = (id(b), b._version, b.detach().clone())
     return state

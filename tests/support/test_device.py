@@ -21,14 +21,22 @@ OPERATIONS = {
     "reductions": (lambda a: torch.stack([a.sum(), a.amax(), a.prod(), a.norm()]), (3, 4)),
     "views": (lambda a: a.t()[1:].unsqueeze(0).expand(2, -1, -1).flatten(1), (3, 4)),
     "split": (lambda a: sum(part.cumsum(0) * i for i, part in enumerate(a.split(1, 1))), (3, 4)),
-    "cat, flip, where": (lambda a, b: torch.where(a > 0, torch.cat([b, b.flip(0)]), a), (4, 2), (2, 2)),
+    "cat, flip, where": (
+        lambda a, b: torch.where(a > 0, torch.cat([b, b.flip(0)]), a),
+        (4, 2),
+        (2, 2),
+    ),
     "conv2d": (lambda x, w: F.max_pool2d(F.conv2d(x, w, padding=1), 2), (2, 3, 6, 6), (4, 3, 3, 3)),
     "batch_norm": (lambda x: F.batch_norm(x, None, None, training=True), (8, 3)),
     "einsum": (lambda a, b: torch.einsum("ij,kj->ki", a, b), (3, 4), (5, 4)),
     "linalg": (lambda a: torch.linalg.svdvals(a), (3, 4)),
     "in place through a view": (lambda a: _write_into_columns(a), (3, 4)),
     "softmax and loss": (lambda a: F.cross_entropy(a, a.detach().argmax(1)), (3, 4)),
-    "foreach": (lambda a, b: torch.stack(torch._foreach_norm(torch._foreach_mul([a, b], [b, a]))), (3, 4), (3, 4)),
+    "foreach": (
+        lambda a, b: torch.stack(torch._foreach_norm(torch._foreach_mul([a, b], [b, a]))),
+        (3, 4),
+        (3, 4),
+    ),
 }
 
 
@@ -55,7 +63,9 @@ def test_values_gradients_and_strides_are_those_of_the_cpu(name):
         torch.testing.assert_close(to_cpu(y.grad), x.grad)
 
 
-@pytest.mark.parametrize("layer", [nn.RNN(3, 5, nonlinearity="relu"), nn.RNN(3, 5, 2, bidirectional=True)])
+@pytest.mark.parametrize(
+    "layer", [nn.RNN(3, 5, nonlinearity="relu"), nn.RNN(3, 5, 2, bidirectional=True)]
+)
 def test_recurrent_layers(layer):
     x = torch.randn(6, 2, 3)
     there = copy.deepcopy(layer).to(DEVICE)
@@ -87,7 +97,11 @@ def test_in_place_operations_return_their_operand():
 
 def test_factories():
     with counting() as counts:
-        made = [torch.ones(2, device=NAME), torch.full((2,), 3.0, device=DEVICE), torch.arange(4, device=DEVICE)]
+        made = [
+            torch.ones(2, device=NAME),
+            torch.full((2,), 3.0, device=DEVICE),
+            torch.arange(4, device=DEVICE),
+        ]
         made += [made[0].new_zeros(3), torch.rand_like(made[0]), torch.eye(2, device=NAME)]
     assert all(type(t) is DeviceTensor and t.device == DEVICE for t in made)
     assert (counts.launches, counts.syncs) == (6, 0)
@@ -181,7 +195,11 @@ def test_a_moved_model_keeps_its_parameters_and_ties():
     model[1].weight = model[0].weight
     held = model[0].weight
     model.to(DEVICE)
-    assert model[1].weight is model[0].weight is held and isinstance(held, nn.Parameter) and held.device == DEVICE
+    assert (
+        model[1].weight is model[0].weight is held
+        and isinstance(held, nn.Parameter)
+        and held.device == DEVICE
+    )
     assert len(list(model.parameters())) == 1
 
 

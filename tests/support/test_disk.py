@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pathsgd.lab.files import append_text, write_file
+from pathsgd_lab.files import append_text, write_file
 from support.disk import Recorder, Stop, after
 
 
@@ -24,15 +24,24 @@ def left(start: Path, recorder: Recorder, count: int, stop: Stop, target: Path) 
         ("renamed", [{}, {"t": b""}, {"t": b""}, {"t": b"new"}, {"f": b"new"}, {"f": b"new"}]),
     ],
 )
-def test_what_is_left_of_a_file_written_with_care(stop: Stop, expected: list[dict[str, bytes]], tmp_path: Path) -> None:
+def test_what_is_left_of_a_file_written_with_care(
+    stop: Stop, expected: list[dict[str, bytes]], tmp_path: Path
+) -> None:
     place, start = tmp_path / "place", tmp_path / "start"
     place.mkdir(), start.mkdir()
     with Recorder(place) as recorder:
         write_file(place / "f", b"new")
-    assert [change.call for change in recorder.changes] == ["open", "write", "fsync", "replace", "fsync"]
+    assert [change.call for change in recorder.changes] == [
+        "open",
+        "write",
+        "fsync",
+        "replace",
+        "fsync",
+    ]
     found = [left(start, recorder, count, stop, tmp_path / str(count)) for count in range(6)]
     assert [{name[-1]: content for name, content in files.items()} for files in found] == [
-        {("p" if name == "t" else name): content for name, content in files.items()} for files in expected
+        {("p" if name == "t" else name): content for name, content in files.items()}
+        for files in expected
     ]
 
 

@@ -22,7 +22,11 @@ def entries(call: Callable[[], Any]) -> list[tuple[str | None, str]]:
     made: list[tuple[str | None, str]] = []
 
     def watch(frame: FrameType, event: str, _: Any) -> None:
-        if event != "call" or (called := _file(frame)) is None or "<locals>" in frame.f_code.co_qualname:
+        if (
+            event != "call"
+            or (called := _file(frame)) is None
+            or "<locals>" in frame.f_code.co_qualname
+        ):
             return
         caller = frame.f_back
         while caller is not None and _file(caller) is None:

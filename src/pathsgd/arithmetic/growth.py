@@ -43,7 +43,16 @@ from torch import Tensor
 from pathsgd.kernels import correct_direction, follow_directions
 from pathsgd.kernels.fallback.follow_directions import ITERATIONS, RIPE, Directions, Map, positive
 
-__all__ = ["Directions", "Map", "bound_", "ripe_directions", "scale_of", "settle_", "strongest", "upper_bound"]
+__all__ = [
+    "Directions",
+    "Map",
+    "bound_",
+    "ripe_directions",
+    "scale_of",
+    "settle_",
+    "strongest",
+    "upper_bound",
+]
 
 CORRECTIONS = 8
 """Corrections of a map that is seen for the first time, at most."""
@@ -129,7 +138,9 @@ def settle_(f: Map, cap: float, tolerance: float = 1e-6) -> Tensor:
     return first
 
 
-def strongest(f: Map, starts: int = 64, iterations: int = 240, cap: float | None = None) -> tuple[Tensor, Tensor]:
+def strongest(
+    f: Map, starts: int = 64, iterations: int = 240, cap: float | None = None
+) -> tuple[Tensor, Tensor]:
     """The largest growth rate found from many starts, 0-d, and the direction that has it (H,).
 
     The growth is the mean over the second half of the iterations. It is the rate if one of the starts finds the
@@ -139,21 +150,27 @@ def strongest(f: Map, starts: int = 64, iterations: int = 240, cap: float | None
     which grows by `cap` would have gained a factor of `GAIN` on them in the second half: it would show by now.
     """
     rays, logs = f.starts(0, starts), f.scale.new_empty(0, starts)
-    for end in (iterations,) if cap is None else (*(n for n in _CHECKED if n < iterations), iterations):
+    for end in (
+        (iterations,) if cap is None else (*(n for n in _CHECKED if n < iterations), iterations)
+    ):
         rays, more = iterated(f, rays, end - len(logs))
         logs = torch.cat([logs, more])
         rates = torch.where((rays > 0).any(1), logs[end - end // 2 :].mean(0).exp(), 0.0)
         if cap is not None and bool(rates.amax() < cap * GAIN ** (-2 / end)):
             break
     # Many starts find the same direction, or members of one cycle: the first, not the one that rounding favours.
-    best = (rates >= rates.amax() * (1 - torch.finfo(rates.dtype).eps ** 0.5)).to(torch.uint8).argmax()
+    best = (
+        (rates >= rates.amax() * (1 - torch.finfo(rates.dtype).eps ** 0.5)).to(torch.uint8).argmax()
+    )
     return rates[best], rays[best]
 
 
 def iterated(f: Map, rays: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
     """`iterate` of hundreds of iterations: scales taken into the matrix once, logarithms at the end, no new memory."""
     balanced = (f.weight * f.scale / f.scale[:, None]).t().contiguous()
-    is_plain = isinstance(f.keep, float) and isinstance(f.gain, float) and (f.keep, f.gain) == (0.0, 1.0)
+    is_plain = (
+        isinstance(f.keep, float) and isinstance(f.gain, float) and (f.keep, f.gain) == (0.0, 1.0)
+    )
     lengths = rays.new_empty(iterations, len(rays))
     image, rays, tiny = torch.empty_like(rays), rays.clone(), torch.finfo(rays.dtype).tiny
     for length, column in zip(lengths, lengths[:, :, None]):

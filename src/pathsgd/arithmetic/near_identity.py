@@ -35,11 +35,15 @@ def near_identity_sum(A: Tensor, before: Tensor, delta: Tensor, tolerance: float
         return None
     F = A.clone()
     F.diagonal().sub_(a)
-    f = float(torch.mv(F, x).div_(x).amax()) * _MARGIN  # not grown - a, which may have lost all its digits
+    f = (
+        float(torch.mv(F, x).div_(x).amax()) * _MARGIN
+    )  # not grown - a, which may have lost all its digits
     h, y = before[:-1], _fading_sums(delta[1:], a)
     total = torch.diag((y * h).sum(0))
     most = 2 * _expected_terms(steps, a, f)
-    return total.to(A) if f == 0 else _with_further_terms(total, F / f, a, f, h, y, x, most, tolerance)
+    return (
+        total.to(A) if f == 0 else _with_further_terms(total, F / f, a, f, h, y, x, most, tolerance)
+    )
 
 
 def _expected_terms(steps: int, a: float, f: float) -> float:
@@ -56,7 +60,15 @@ def _is_worth_while(steps: int, hidden: int, a: float, f: float) -> bool:
 
 
 def _with_further_terms(
-    total: Tensor, G: Tensor, a: float, f: float, h: Tensor, y: Tensor, x: Tensor, most: float, tolerance: float
+    total: Tensor,
+    G: Tensor,
+    a: float,
+    f: float,
+    h: Tensor,
+    y: Tensor,
+    x: Tensor,
+    most: float,
+    tolerance: float,
 ) -> Tensor | None:
     largest = (x / x[:, None]).to(h.dtype)  # x_j / x_i, at (i, j)
     G = G.t().to(h.dtype)

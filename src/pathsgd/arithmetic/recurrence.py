@@ -54,7 +54,9 @@ class _LinearRecurrence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, A: Tensor, u: Tensor, start: Tensor, ratios: Tensor | None, backwards: bool) -> Tensor:
+    def forward(
+        ctx: Any, A: Tensor, u: Tensor, start: Tensor, ratios: Tensor | None, backwards: bool
+    ) -> Tensor:
         m = linear_sweep(A, u, start, ratios, backwards=backwards)
         ctx.save_for_backward(A, m, start, ratios)
         ctx.backwards = backwards
@@ -72,16 +74,24 @@ class _LinearRecurrence(torch.autograd.Function):
         return delta.flatten(0, 1).t() @ before.flatten(0, 1), delta, into_start, None, None
 
 
-def adjoint_states(A: Tensor, external: Tensor, ratios: Tensor | None, *, backwards: bool = False) -> Tensor:
+def adjoint_states(
+    A: Tensor, external: Tensor, ratios: Tensor | None, *, backwards: bool = False
+) -> Tensor:
     """delta_t = r_{t+1} A^T delta_{t+1} + external_t, (T, B, H): the same recurrence the other way in time."""
     shifted = None
     if ratios is not None:
         none = ratios.new_zeros(1)
         shifted = torch.cat([none, ratios[:-1]] if backwards else [ratios[1:], none])
-    delta = _LinearRecurrence.apply(A.t(), external, torch.zeros_like(external[0]), shifted, not backwards)
+    delta = _LinearRecurrence.apply(
+        A.t(), external, torch.zeros_like(external[0]), shifted, not backwards
+    )
     if ratios is None:
         return delta
-    return delta if bool(delta.detach().isfinite().all()) else _bounded_adjoint(A, external, ratios, backwards)
+    return (
+        delta
+        if bool(delta.detach().isfinite().all())
+        else _bounded_adjoint(A, external, ratios, backwards)
+    )
 
 
 def _bounded_adjoint(A: Tensor, external: Tensor, ratios: Tensor, backwards: bool) -> Tensor:
@@ -116,7 +126,11 @@ def states(A: Scaled, u: Scaled, h0: Scaled | None, *, unroll: bool = False) -> 
         return _unscaled(A, u, h0, unroll)
     u = u.merged((1, 2))
     u_scale = u.log_scale.to(u.mantissa.device).reshape(-1).expand(u.shape[0])
-    start = Scaled(torch.zeros_like(u.mantissa[0]), u_scale[0] * 0) if h0 is None else h0.with_one_scale()
+    start = (
+        Scaled(torch.zeros_like(u.mantissa[0]), u_scale[0] * 0)
+        if h0 is None
+        else h0.with_one_scale()
+    )
     scales = _straight_scales(A, u, u_scale, start)
     result = _states(A, u, u_scale, start, scales, unroll)
     if not _in_range(result.mantissa.detach()):
@@ -132,7 +146,9 @@ def _unscaled(A: Scaled, u: Scaled, h0: Scaled | None, unroll: bool) -> States:
     return States(m, no_scale(), None, m_0.detach())
 
 
-def _states(A: Scaled, u: Scaled, u_scale: Tensor, start: Scaled, scales: Tensor, unroll: bool) -> States:
+def _states(
+    A: Scaled, u: Scaled, u_scale: Tensor, start: Scaled, scales: Tensor, unroll: bool
+) -> States:
     """The sweep with given scales s_0..s_T."""
     sweep = _unrolled if unroll else _swept
     # A's own scale goes with the ratios, so that its mantissa stays the leaf that kappa differentiates.
@@ -150,7 +166,9 @@ def _in_range(mantissa: Tensor) -> bool:
 def _straight_scales(A: Scaled, u: Scaled, u_scale: Tensor, start: Scaled) -> Tensor:
     """s_t = sigma t + constant, sigma the growth rate of A or of u, whichever is larger: right for nearly all nets."""
     steps = len(u_scale)
-    first = (u.mantissa.detach().amax((0, 1)) + start.mantissa.detach().amax(0) > 0).to(u.mantissa.dtype)
+    first = (u.mantissa.detach().amax((0, 1)) + start.mantissa.detach().amax(0) > 0).to(
+        u.mantissa.dtype
+    )
     sigma = max(
         log_growth(A.mantissa.detach(), first) + float(A.log_scale),
         float(u_scale[-1] - u_scale[0]) / max(1, steps - 1),

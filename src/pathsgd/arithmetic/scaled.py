@@ -111,7 +111,9 @@ class Scaled:
             return self
         dims = [d % self.mantissa.dim() for d in dims]
         # A zero says nothing of the scale.
-        scale = torch.where(self.mantissa.detach() > 0, self.log_scale, -torch.inf).amax(dims, keepdim=True)
+        scale = torch.where(self.mantissa.detach() > 0, self.log_scale, -torch.inf).amax(
+            dims, keepdim=True
+        )
         scale = torch.where(scale.isfinite(), scale, 0.0)
         return self.rescaled_to(scale)
 
@@ -177,7 +179,9 @@ def add(a: Scaled, b: Scaled) -> Scaled:
         return Scaled(a.mantissa + b.mantissa, a.log_scale).normalized()
     # A zero term must not dictate the scale.
     shape = torch.broadcast_shapes(a.shape, b.shape)
-    left, right = (torch.where(x.mantissa.detach() > 0, x.log_scale, -torch.inf).expand(shape) for x in (a, b))
+    left, right = (
+        torch.where(x.mantissa.detach() > 0, x.log_scale, -torch.inf).expand(shape) for x in (a, b)
+    )
     scale = torch.maximum(left, right)
     scale = torch.where(scale.isfinite(), scale, 0.0)
     if scale.numel() and scale.max() - scale.min() < _MERGE:
@@ -188,12 +192,16 @@ def add(a: Scaled, b: Scaled) -> Scaled:
 def multiply(a: Scaled, b: Scaled) -> Scaled:
     """a * b elementwise: scales add."""
     mantissa = a.mantissa * b.mantissa
-    return Scaled(mantissa, _aligned(a.log_scale, mantissa.dim()) + _aligned(b.log_scale, mantissa.dim())).normalized()
+    return Scaled(
+        mantissa, _aligned(a.log_scale, mantissa.dim()) + _aligned(b.log_scale, mantissa.dim())
+    ).normalized()
 
 
 def _aligned(scale: Tensor, dim: int) -> Tensor:
     """As many dimensions as the result has, missing ones in front as broadcasting takes them."""
-    return scale if scale.dim() == 0 else scale.reshape([1] * (dim - scale.dim()) + list(scale.shape))
+    return (
+        scale if scale.dim() == 0 else scale.reshape([1] * (dim - scale.dim()) + list(scale.shape))
+    )
 
 
 def move(operation: Callable[..., Tensor], *parts: Scaled) -> Scaled:
@@ -205,4 +213,6 @@ def move(operation: Callable[..., Tensor], *parts: Scaled) -> Scaled:
             return Scaled(operation(*(p.mantissa for p in parts)), top)
         if top - scales.min() < _MERGE:
             return Scaled(operation(*(p.rescaled_to(top).mantissa for p in parts)), top)
-    return Scaled(operation(*(p.mantissa for p in parts)), operation(*(p.elementwise_scale() for p in parts)))
+    return Scaled(
+        operation(*(p.mantissa for p in parts)), operation(*(p.elementwise_scale() for p in parts))
+    )

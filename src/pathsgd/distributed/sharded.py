@@ -32,10 +32,14 @@ def whole_parameters(model: nn.Module) -> dict[str, Tensor]:
     return gathered(dict(model.named_parameters()))
 
 
-def refuse_sharded(model: nn.Module, function: str, advice: str = "call it before the model is sharded") -> None:
+def refuse_sharded(
+    model: nn.Module, function: str, advice: str = "call it before the model is sharded"
+) -> None:
     """Refuse to write to parameters or gradients of which no process holds more than a part."""
     if any(is_sharded(p) for p in model.parameters()):
-        raise TypeError(f"{function} needs whole parameters, and the model is sharded (DTensor parameters); {advice}")
+        raise TypeError(
+            f"{function} needs whole parameters, and the model is sharded (DTensor parameters); {advice}"
+        )
 
 
 def reshard(model: nn.Module) -> None:
@@ -66,7 +70,9 @@ def put_stand_ins(model: nn.Module) -> None:
                 if id(p) not in stand_ins:
                     empty = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape)
                     stand_ins[id(p)] = nn.Parameter(empty, requires_grad=p.requires_grad)
-                setattr(module, name, stand_ins[id(p)])  # not into _parameters: an RNN keeps a list of its own
+                setattr(
+                    module, name, stand_ins[id(p)]
+                )  # not into _parameters: an RNN keeps a list of its own
 
 
 def _is_torch_distributed(hook: Any) -> bool:

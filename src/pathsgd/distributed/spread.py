@@ -43,9 +43,14 @@ class Spread:
 
     def own(self, whole: Tensor) -> Tensor:
         """This process's part of a tensor that every process has; a copy, so that the rest can go."""
-        from torch.distributed.tensor import DTensor, Replicate  # loaded by whoever sharded the model
+        from torch.distributed.tensor import (  # loaded by whoever sharded the model
+            DTensor,
+            Replicate,
+        )
 
-        everywhere = DTensor.from_local(whole, self.mesh, [Replicate()] * self.mesh.ndim, run_check=False)
+        everywhere = DTensor.from_local(
+            whole, self.mesh, [Replicate()] * self.mesh.ndim, run_check=False
+        )
         part = everywhere.redistribute(placements=self.placements).to_local()
         return part.to(whole.device, copy=True)  # type: ignore[no-any-return]
 

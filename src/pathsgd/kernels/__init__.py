@@ -13,7 +13,15 @@ from pathsgd.kernels.linear_sweep import linear_sweep
 from pathsgd.kernels.loader import Backend, load
 from pathsgd.kernels.mean_log import mean_log
 from pathsgd.kernels.narrow import narrow
-from pathsgd.kernels.operands import ADAM, GRADIENT, MOMENTUM, NESTEROV, Operands, UpdateRule, compute_dtype
+from pathsgd.kernels.operands import (
+    ADAM,
+    GRADIENT,
+    MOMENTUM,
+    NESTEROV,
+    Operands,
+    UpdateRule,
+    compute_dtype,
+)
 from pathsgd.kernels.plain_sums import PlainSums, plain_sums
 from pathsgd.kernels.rank_one_sum import rank_one_sum
 from pathsgd.kernels.recurrent_gradient import recurrent_gradient

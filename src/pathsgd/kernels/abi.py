@@ -41,9 +41,16 @@ def accepts(*tensors: Tensor | None) -> bool:
         for t in tensors:
             if t is None:
                 continue
-            if type(t) not in PLAIN_TENSORS or not t.is_cpu or t.is_neg() or not (t.data_ptr() or t.numel() == 0):
+            if (
+                type(t) not in PLAIN_TENSORS
+                or not t.is_cpu
+                or t.is_neg()
+                or not (t.data_ptr() or t.numel() == 0)
+            ):
                 return False
-    except RuntimeError:  # torch's answer when a layout or a wrapper is asked for memory that it does not have
+    except (
+        RuntimeError
+    ):  # torch's answer when a layout or a wrapper is asked for memory that it does not have
         return False
     return True
 
@@ -52,7 +59,12 @@ def address(tensor: Tensor | None, dtype: torch.dtype, *shape: int, offset: int 
     """Where the entry at `offset` of a dense CPU tensor of this dtype and shape lies; None for no tensor."""
     if tensor is None:
         return None
-    if tensor.dtype is not dtype or tensor.shape != shape or not tensor.is_contiguous() or not tensor.is_cpu:
+    if (
+        tensor.dtype is not dtype
+        or tensor.shape != shape
+        or not tensor.is_contiguous()
+        or not tensor.is_cpu
+    ):
         raise ValueError(
             f"the kernel expects a contiguous {dtype} CPU tensor of shape {shape}, not {tensor.dtype} "
             f"{tuple(tensor.shape)} with strides {_strides(tensor)} on {tensor.device}"

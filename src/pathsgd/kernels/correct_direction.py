@@ -30,7 +30,11 @@ def correct_direction(f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: flo
     ray, start: (H,), the direction and where l starts from, in coordinates h / scale; rate: 0-d.
     """
     dtype, units = f.weight.dtype, len(f.scale)
-    if dtype not in abi.C_TYPES or not f.weight.is_contiguous() or not abi.accepts(f.weight, f.scale, ray, start, rate):
+    if (
+        dtype not in abi.C_TYPES
+        or not f.weight.is_contiguous()
+        or not abi.accepts(f.weight, f.scale, ray, start, rate)
+    ):
         return fallback.correct_direction(f, ray, start, rate, cap)
     found = float(rate)
     if not cap < found < math.inf:

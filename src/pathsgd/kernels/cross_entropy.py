@@ -36,7 +36,9 @@ class CrossEntropy(NamedTuple):
 def can_compute_cross_entropy(classes: int) -> bool:
     """Whether there is a kernel and it is the best choice for this many classes."""
     threads = loader.thread_count()
-    return loader.library() is not None and (threads == 1 or classes >= CLASSES_PER_THREAD * threads)
+    return loader.library() is not None and (
+        threads == 1 or classes >= CLASSES_PER_THREAD * threads
+    )
 
 
 def cross_entropy(
@@ -55,9 +57,13 @@ def cross_entropy(
     gradients of rows, weight and bias are wanted. A target that is no class raises an IndexError.
     """
     if rows.dtype not in abi.C_TYPES or not abi.accepts(rows, weight, bias, target):
-        return CrossEntropy(*fallback.cross_entropy(rows, weight, bias, target, mean, ignore_index, chunk, needs))
+        return CrossEntropy(
+            *fallback.cross_entropy(rows, weight, bias, target, mean, ignore_index, chunk, needs)
+        )
     given = [None if t is None else t.detach().contiguous() for t in (rows, weight, bias)]
-    wanted = [None if t is None or not need else torch.empty_like(t) for t, need in zip(given, needs)]
+    wanted = [
+        None if t is None or not need else torch.empty_like(t) for t, need in zip(given, needs)
+    ]
     target = target.contiguous()
     (count, inputs), classes, dtype = rows.shape, weight.shape[0], rows.dtype
     shapes = (count, inputs), (classes, inputs), (classes,)

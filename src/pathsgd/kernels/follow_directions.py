@@ -10,7 +10,14 @@ from torch import Tensor
 from pathsgd.kernels import abi
 from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
 from pathsgd.kernels.fallback import follow_directions as fallback
-from pathsgd.kernels.fallback.follow_directions import ITERATIONS, MEMORY, RIPE, SETTLE, Directions, Map
+from pathsgd.kernels.fallback.follow_directions import (
+    ITERATIONS,
+    MEMORY,
+    RIPE,
+    SETTLE,
+    Directions,
+    Map,
+)
 
 
 class FollowDirectionsCall(ctypes.Structure):
@@ -51,5 +58,7 @@ def coefficients(f: Map) -> tuple[Tensor | None, Tensor | None]:
     """keep and gain of each unit, (H,); None for those of a plain map, 0 and 1."""
     if isinstance(f.keep, float) and isinstance(f.gain, float) and (f.keep, f.gain) == (0.0, 1.0):
         return None, None
-    keep, gain = (torch.as_tensor(c).to(f.scale).expand(f.scale.shape).contiguous() for c in (f.keep, f.gain))
+    keep, gain = (
+        torch.as_tensor(c).to(f.scale).expand(f.scale.shape).contiguous() for c in (f.keep, f.gain)
+    )
     return keep, gain

@@ -50,7 +50,9 @@ class Layout(NamedTuple):
     def shape(self, hidden: int, inputs: int, direction: int) -> Shape:
         """What the kernel is told about this layout and one direction of a layer."""
         starts = address(self.starts, torch.int64, self.steps + 1)
-        return Shape(self.steps, self.batch, hidden, inputs, direction, loader.thread_count(), starts)
+        return Shape(
+            self.steps, self.batch, hidden, inputs, direction, loader.thread_count(), starts
+        )
 
 
 class Visit(NamedTuple):

@@ -13,11 +13,19 @@ from pathsgd.kernels.fallback import linear_sweep as fallback
 
 
 class LinearSweepCall(ctypes.Structure):
-    _fields_ = [*fields(INT, "steps rows hidden transposed backwards"), *fields(POINTER, "a u start ratios m")]
+    _fields_ = [
+        *fields(INT, "steps rows hidden transposed backwards"),
+        *fields(POINTER, "a u start ratios m"),
+    ]
 
 
 def linear_sweep(
-    A: Tensor, u: Tensor, start: Tensor | None = None, ratios: Tensor | None = None, *, backwards: bool = False
+    A: Tensor,
+    u: Tensor,
+    start: Tensor | None = None,
+    ratios: Tensor | None = None,
+    *,
+    backwards: bool = False,
 ) -> Tensor:
     """m_t = r_t A m_{t-1} + u_t from m_0 = start; backwards: m_t = r_t A m_{t+1} + u_t from m_{T+1} = start.
 
@@ -26,12 +34,20 @@ def linear_sweep(
     steps, rows, hidden = u.shape
     if A.shape != (hidden, hidden) or (start is not None and start.shape != (rows, hidden)):
         of_start = None if start is None else tuple(start.shape)
-        raise ValueError(f"A {tuple(A.shape)} and start {of_start} do not fit inputs of shape {tuple(u.shape)}")
+        raise ValueError(
+            f"A {tuple(A.shape)} and start {of_start} do not fit inputs of shape {tuple(u.shape)}"
+        )
     if ratios is not None and (ratios.shape != (steps,) or ratios.dtype != torch.float64):
-        raise ValueError(f"{steps} ratios are wanted in float64, not {tuple(ratios.shape)} in {ratios.dtype}")
+        raise ValueError(
+            f"{steps} ratios are wanted in float64, not {tuple(ratios.shape)} in {ratios.dtype}"
+        )
     A, u = A.detach(), u.detach()
     dtype, tensors = u.dtype, [A, u] if start is None else [A, u, start]
-    if dtype not in abi.C_TYPES or not abi.accepts(*tensors, ratios) or any(t.dtype is not dtype for t in tensors):
+    if (
+        dtype not in abi.C_TYPES
+        or not abi.accepts(*tensors, ratios)
+        or any(t.dtype is not dtype for t in tensors)
+    ):
         return fallback.linear_sweep(A, u, start, ratios, backwards=backwards)
     transposed = not A.is_contiguous() and A.t().is_contiguous()
     A, u = (A.t() if transposed else A).contiguous(), u.contiguous()

@@ -52,11 +52,17 @@ def choose(forced: str | None, level: int, built: dict[str, str]) -> tuple[str, 
         return "torch", f"{ENVIRONMENT_VARIABLE}=0 asks for it"
     if forced is not None:
         if forced not in KERNELS:
-            raise ValueError(f"{ENVIRONMENT_VARIABLE}={forced!r} is not one of 0, {', '.join(KERNELS)}")
+            raise ValueError(
+                f"{ENVIRONMENT_VARIABLE}={forced!r} is not one of 0, {', '.join(KERNELS)}"
+            )
         if KERNELS.index(forced) > level:
-            raise RuntimeError(f"{ENVIRONMENT_VARIABLE}={forced}, but this processor supports {KERNELS[level]} at most")
+            raise RuntimeError(
+                f"{ENVIRONMENT_VARIABLE}={forced}, but this processor supports {KERNELS[level]} at most"
+            )
         if built.get(forced, "not built"):
-            raise RuntimeError(f"{ENVIRONMENT_VARIABLE}={forced}, but that kernel is missing: {built[forced]}")
+            raise RuntimeError(
+                f"{ENVIRONMENT_VARIABLE}={forced}, but that kernel is missing: {built[forced]}"
+            )
         return forced, f"{ENVIRONMENT_VARIABLE}={forced} asks for it"
     for name in reversed(KERNELS[: level + 1]):
         if not built[name]:
@@ -68,12 +74,18 @@ def _open(name: str) -> tuple[Any, str]:
     """A library of the build and "", or None and what is wrong with it."""
     path = Path(__file__).with_name(f"{name}.so")
     if not path.exists():
-        return None, "no kernel was built (a C++ compiler was missing or failed when the package was installed)"
+        return (
+            None,
+            "no kernel was built (a C++ compiler was missing or failed when the package was installed)",
+        )
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         return None, f"{path.name} cannot be loaded: {error}"
-    if name.startswith("kernel_") and (version := library.pathsgd_interface_version()) != INTERFACE_VERSION:
+    if (
+        name.startswith("kernel_")
+        and (version := library.pathsgd_interface_version()) != INTERFACE_VERSION
+    ):
         return (
             None,
             f"{path.name} is of another version ({version}, not {INTERFACE_VERSION}): install the package again",
@@ -97,12 +109,16 @@ def load() -> Loaded:
     # Opening a library runs none of its vector code, so the generic one may be asked before any is chosen.
     level = int(generic.pathsgd_processor_level()) if generic is not None else 0
     forced = os.environ.get(ENVIRONMENT_VARIABLE) or None
-    name, reason = choose(forced, level, {kernel: problem for kernel, (_, problem) in opened.items()})
+    name, reason = choose(
+        forced, level, {kernel: problem for kernel, (_, problem) in opened.items()}
+    )
     if name == "torch":
         return Loaded(Backend(name, True, reason), None)
     library = opened[name][0]
     problem = _lend_threads(library)
-    return Loaded(Backend(name, not problem, f"{reason}; {problem}" if problem else reason), library)
+    return Loaded(
+        Backend(name, not problem, f"{reason}; {problem}" if problem else reason), library
+    )
 
 
 def library() -> Any:

@@ -16,7 +16,14 @@ from pathsgd.kernels import abi
 from pathsgd.kernels.abi import address
 from pathsgd.kernels.correct_direction import CorrectDirectionCall
 from pathsgd.kernels.fallback.correct_direction import CONDITION
-from pathsgd.kernels.fallback.follow_directions import ITERATIONS, MEMORY, RIPE, SETTLE, Directions, Map
+from pathsgd.kernels.fallback.follow_directions import (
+    ITERATIONS,
+    MEMORY,
+    RIPE,
+    SETTLE,
+    Directions,
+    Map,
+)
 from pathsgd.kernels.follow_directions import FollowDirectionsCall, coefficients
 
 _NUMBERS: dict[torch.dtype, type[ctypes.c_float] | type[ctypes.c_double]] = {
@@ -34,7 +41,9 @@ class Look:
 
     def __init__(self, f: Map, directions: Directions) -> None:
         self._dtype, self._units = f.weight.dtype, len(f.scale)
-        rays, age, mean, left = (t.clone(memory_format=torch.contiguous_format) for t in _tensors(directions))
+        rays, age, mean, left = (
+            t.clone(memory_format=torch.contiguous_format) for t in _tensors(directions)
+        )
         self.directions = Directions(rays, age, mean, left, directions.started)
         self._read = f.scale, *coefficients(f)  # kept, because the calls have their addresses only
         dtype, units, count = self._dtype, self._units, len(directions.age)
@@ -55,7 +64,9 @@ class Look:
     def at(f: Map, directions: Directions) -> Look | None:
         """A look at this map, where the kernel can have one."""
         tensors = f.weight, f.scale, *_tensors(directions)
-        possible = f.weight.dtype in abi.C_TYPES and f.weight.is_contiguous() and abi.accepts(*tensors)
+        possible = (
+            f.weight.dtype in abi.C_TYPES and f.weight.is_contiguous() and abi.accepts(*tensors)
+        )
         return Look(f, directions) if possible else None
 
     def serves(self, weight: Tensor, rays: Tensor) -> bool:
@@ -72,7 +83,9 @@ class Look:
         """The largest growth rate; where it is above `cap`, the matrix is corrected in place."""
         abi.call("follow_directions", self._follow, self._dtype)
         self.directions.started = self._follow.started
-        self._rate.value = self._follow.rate  # rounded, as a tensor would have it: both ways agree to the last bit
+        self._rate.value = (
+            self._follow.rate
+        )  # rounded, as a tensor would have it: both ways agree to the last bit
         rate: float = self._rate.value
         if cap < rate < math.inf:
             self._correct.share = 1 - cap / rate

@@ -20,6 +20,8 @@ def mean_log(values: Tensor) -> float:
     values = values.detach()
     if values.dtype not in abi.C_TYPES or not abi.accepts(values) or not values.is_contiguous():
         return fallback.mean_log(values)
-    arguments = MeanLogCall(values.numel(), loader.thread_count(), address(values, values.dtype, *values.shape))
+    arguments = MeanLogCall(
+        values.numel(), loader.thread_count(), address(values, values.dtype, *values.shape)
+    )
     abi.call("mean_log", arguments, values.dtype)
     return arguments.mean

@@ -13,7 +13,11 @@ from pathsgd.kernels.fallback import narrow as fallback
 
 
 class NarrowCall(ctypes.Structure):
-    _fields_ = [*fields(INT, "count"), *fields(POINTER, "x to"), *fields(REAL, "factor largest least")]
+    _fields_ = [
+        *fields(INT, "count"),
+        *fields(POINTER, "x to"),
+        *fields(REAL, "factor largest least"),
+    ]
 
 
 def narrow(x: Tensor, factor: float | None = None) -> tuple[Tensor, float, float, float]:

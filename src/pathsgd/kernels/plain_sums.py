@@ -69,7 +69,11 @@ def plain_sums(
         or not abi.accepts(*weights, e)
         or not all(w.dtype is kind and w.is_contiguous() for w in weights)
     ):
-        return PlainSums(*fallback.plain_sums(w_in, e, w_rec, biases, w_out, b_out, steps, every_step, decay, dtype))
+        return PlainSums(
+            *fallback.plain_sums(
+                w_in, e, w_rec, biases, w_out, b_out, steps, every_step, decay, dtype
+            )
+        )
     hidden, inputs, outputs = w_rec.shape[0], w_in.shape[1], w_out.shape[0]
     b_in, b_rec = (*biases, None, None)[:2]
     h, delta = torch.empty(steps, hidden, dtype=dtype), torch.empty(steps, hidden, dtype=dtype)

@@ -23,7 +23,9 @@ class RankOneSumCall(ctypes.Structure):
     ]
 
 
-def rank_one_sum(A: Tensor, before: Tensor, delta: Tensor, tolerance: float, *, adjoint: bool) -> Tensor | None:
+def rank_one_sum(
+    A: Tensor, before: Tensor, delta: Tensor, tolerance: float, *, adjoint: bool
+) -> Tensor | None:
     """S = sum_n (A^n)^T .* sum_s delta_{s+n+2} h_s^T in float64; None where no power of A is found to be rank one.
 
     A (H, H) float64, nonnegative; before[s] = h_s and delta[t-1] = delta_t, both (T, H); T > 8. Products are made in

@@ -13,10 +13,17 @@ from pathsgd.kernels.layout import Layout, Shape
 
 
 class RecurrentGradientCall(ctypes.Structure):
-    _fields_ = [("shape", Shape), *fields(POINTER, "dz h0 out"), ("out_stride", INT), ("dw_rec", POINTER)]
+    _fields_ = [
+        ("shape", Shape),
+        *fields(POINTER, "dz h0 out"),
+        ("out_stride", INT),
+        ("dw_rec", POINTER),
+    ]
 
 
-def recurrent_gradient(dz: Tensor, states: Tensor, h0: Tensor | None, layout: Layout, direction: int) -> Tensor:
+def recurrent_gradient(
+    dz: Tensor, states: Tensor, h0: Tensor | None, layout: Layout, direction: int
+) -> Tensor:
     """dW_rec = sum_t dz_t^T h_before(t), (H, H).
 
     dz: (all rows, H); states (T, B, D*H) or (R, D*H), h0 (D, B, H) or None: as in rnn_forward.py.

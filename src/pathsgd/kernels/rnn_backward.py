@@ -66,7 +66,9 @@ def rnn_backward(
     w_in, w_rec = weights[:2]
     dh0 = x.new_empty(layout.batch, w_rec.shape[0]) if needs.h0 else None
     if x.dtype not in abi.C_TYPES or not abi.accepts(d_states, d_last, x, h0, states, *weights):
-        dz: Tensor | None = fallback.rnn_backward(d_states, d_last, states, w_rec, layout, direction, dh0)
+        dz: Tensor | None = fallback.rnn_backward(
+            d_states, d_last, states, w_rec, layout, direction, dh0
+        )
         swept = Gradients(None, dh0, None, None, None)
     else:
         dz, swept = _sweep(d_states, d_last, x, h0, states, weights, layout, direction, needs, dh0)

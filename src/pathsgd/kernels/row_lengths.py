@@ -24,7 +24,11 @@ def row_lengths(p: Tensor, whitening: Tensor) -> Tensor:
     """
     p = p.detach()
     is_plain = p.dtype in abi.C_TYPES and whitening.dtype is p.dtype and whitening.shape == p.shape
-    if not is_plain or not abi.accepts(p, whitening) or not (p.is_contiguous() and whitening.is_contiguous()):
+    if (
+        not is_plain
+        or not abi.accepts(p, whitening)
+        or not (p.is_contiguous() and whitening.is_contiguous())
+    ):
         return fallback.row_lengths(p, whitening)
     squares = torch.empty(len(p), dtype=torch.float64)
     arguments = RowLengthsCall(

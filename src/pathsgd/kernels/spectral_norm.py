@@ -14,7 +14,11 @@ from pathsgd.kernels.fallback import spectral_norm as fallback
 
 
 class SpectralNormCall(ctypes.Structure):
-    _fields_ = [*fields(INT, "rows columns iterations"), *fields(POINTER, "matrix vector"), ("length", REAL)]
+    _fields_ = [
+        *fields(INT, "rows columns iterations"),
+        *fields(POINTER, "matrix vector"),
+        ("length", REAL),
+    ]
 
 
 def spectral_norm(matrix: Tensor, start: Tensor, iterations: int = 2) -> tuple[float, Tensor]:

@@ -16,7 +16,10 @@ from pathsgd.kernels.fallback import squared_convolution as fallback
 class SquaredConvolutionCall(ctypes.Structure):
     _fields_ = [
         *fields(INT, "inputs outputs height width rows columns"),
-        *fields(INT, "kernel_height kernel_width stride_y stride_x top left dilation_y dilation_x threads"),
+        *fields(
+            INT,
+            "kernel_height kernel_width stride_y stride_x top left dilation_y dilation_x threads",
+        ),
         *fields(POINTER, "w x y y_bar x_bar kappa"),
         *fields(REAL, "largest least"),
     ]
@@ -51,20 +54,37 @@ def squared_convolution(weight: Tensor, x: Tensor, sliding: Sliding) -> tuple[Te
 
 
 def squared_convolution_backward(
-    weight: Tensor, x: Tensor, y_bar: Tensor, sliding: Sliding, *, into: bool = True, wanted: bool = True
+    weight: Tensor,
+    x: Tensor,
+    y_bar: Tensor,
+    sliding: Sliding,
+    *,
+    into: bool = True,
+    wanted: bool = True,
 ) -> tuple[Tensor | None, Tensor | None]:
     """The derivatives in x and in W^2, as far as they are wanted, from that in W^2 * x."""
-    weight, x, y_bar = weight.detach().contiguous(), x.detach().contiguous(), y_bar.detach().contiguous()
+    weight, x, y_bar = (
+        weight.detach().contiguous(),
+        x.detach().contiguous(),
+        y_bar.detach().contiguous(),
+    )
     if not _can(weight, x, y_bar):
-        return fallback.squared_convolution_backward(weight, x, y_bar, sliding, into=into, wanted=wanted)
-    x_bar, kappa = torch.empty_like(x) if into else None, torch.empty_like(weight) if wanted else None
+        return fallback.squared_convolution_backward(
+            weight, x, y_bar, sliding, into=into, wanted=wanted
+        )
+    x_bar, kappa = (
+        torch.empty_like(x) if into else None,
+        torch.empty_like(weight) if wanted else None,
+    )
     _call(weight, x, sliding, y_bar=y_bar, x_bar=x_bar, kappa=kappa)
     return x_bar, kappa
 
 
 def _can(weight: Tensor, *others: Tensor) -> bool:
     dtype = weight.dtype
-    if dtype not in abi.C_TYPES or any(t.dtype is not dtype or not t.numel() for t in (weight, *others)):
+    if dtype not in abi.C_TYPES or any(
+        t.dtype is not dtype or not t.numel() for t in (weight, *others)
+    ):
         return False
     return abi.accepts(weight, *others)
 
@@ -81,7 +101,9 @@ def _call(
     outputs, inputs, *kernel = weight.shape
     shape = outputs, *sliding.result(x.shape, weight.shape)
     if min(*shape, *sliding.stride, *sliding.dilation) < 1 or min(sliding.padding) < 0:
-        raise ValueError(f"{sliding} makes nothing of an image of shape {tuple(x.shape)} by a kernel of {kernel}")
+        raise ValueError(
+            f"{sliding} makes nothing of an image of shape {tuple(x.shape)} by a kernel of {kernel}"
+        )
     dtype, image = weight.dtype, (inputs, *x.shape[1:])
     arguments = SquaredConvolutionCall(
         *(inputs, outputs, *x.shape[1:], *shape[1:], *kernel),

@@ -17,7 +17,12 @@ class SquaredProductsCall(ctypes.Structure):
 
 
 def squared_products(
-    weight: Tensor, x: Tensor | None = None, y: Tensor | None = None, *, into: bool = True, out: bool = True
+    weight: Tensor,
+    x: Tensor | None = None,
+    y: Tensor | None = None,
+    *,
+    into: bool = True,
+    out: bool = True,
 ) -> tuple[Tensor | None, Tensor | None]:
     """W^2 x (n,) and (W^2)^T y (m,) in float64, W (n, m) squared elementwise; x, y: float64, None for ones.
 

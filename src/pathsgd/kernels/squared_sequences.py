@@ -11,7 +11,11 @@ from pathsgd.kernels import abi, loader
 from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
 from pathsgd.kernels.fallback import squared_sequences as fallback
 
-KINDS = ((torch.float32, torch.float32), (torch.float32, torch.float64), (torch.float64, torch.float64))
+KINDS = (
+    (torch.float32, torch.float32),
+    (torch.float32, torch.float64),
+    (torch.float64, torch.float64),
+)
 """Types of the weights and of the computation; the latter must hold the former."""
 
 
@@ -34,7 +38,12 @@ def squared_sequences(
     h_s decay^(s-1) and delta_s decay^(T-s): with 1/decay near the Perron root of A neither overflows.
     """
     hidden, dtype = weight.shape[0], u.dtype
-    if weight.shape != (hidden, hidden) or u.shape != (hidden,) or v.shape != (hidden,) or v.dtype != dtype:
+    if (
+        weight.shape != (hidden, hidden)
+        or u.shape != (hidden,)
+        or v.shape != (hidden,)
+        or v.dtype != dtype
+    ):
         raise ValueError(
             f"weight {tuple(weight.shape)} must be square, u {tuple(u.shape)} {u.dtype} and "
             f"v {tuple(v.shape)} {v.dtype} vectors of its size and of one type"

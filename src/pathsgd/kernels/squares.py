@@ -13,7 +13,11 @@ from pathsgd.kernels.fallback import squares as fallback
 
 
 class SquaresCall(ctypes.Structure):
-    _fields_ = [*fields(INT, "count threads"), *fields(POINTER, "w q"), *fields(REAL, "largest least")]
+    _fields_ = [
+        *fields(INT, "count threads"),
+        *fields(POINTER, "w q"),
+        *fields(REAL, "largest least"),
+    ]
 
 
 def squares(weight: Tensor) -> tuple[Tensor, float, float]:

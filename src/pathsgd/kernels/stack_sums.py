@@ -97,7 +97,13 @@ def stack_sums(
     sums = [_room(hidden, width if k >= lowest else None, dtype) for k in range(len(cells))]
     arrays = (StackCell * len(cells))(  # type: ignore[misc]
         *(
-            _cell(cell, room, hidden, width if k >= lowest else inputs, k >= len(cells) - lowest and unused[k % lowest])
+            _cell(
+                cell,
+                room,
+                hidden,
+                width if k >= lowest else inputs,
+                k >= len(cells) - lowest and unused[k % lowest],
+            )
             for k, (cell, room) in enumerate(zip(cells, sums))
         )
     )
@@ -123,7 +129,9 @@ def _room(hidden: int, width: int | None, dtype: torch.dtype) -> CellSums:
     return CellSums(into, through, torch.empty(hidden, hidden, dtype=dtype), w_in)
 
 
-def _cell(cell: Weights, room: CellSums, hidden: int, inputs: int, is_unused: bool) -> tuple[int | None, ...]:
+def _cell(
+    cell: Weights, room: CellSums, hidden: int, inputs: int, is_unused: bool
+) -> tuple[int | None, ...]:
     w_in, w_rec, biases = cell
     b_in, b_rec = (*biases, None, None)[:2]
     dtype = w_rec.dtype

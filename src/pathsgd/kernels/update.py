@@ -62,10 +62,17 @@ class Update:
             return
         # A whitening that no pair of strides describes is written out; one like that is never changed in place.
         matrices = [_matrix_of(w) for w in o.whitenings]
-        self._whitenings = [w if matrix else w.contiguous() for w, matrix in zip(o.whitenings, matrices)]
+        self._whitenings = [
+            w if matrix else w.contiguous() for w, matrix in zip(o.whitenings, matrices)
+        ]
         numbers = INT * len(o.parameters)
         arrays: list[Any] = [
-            *(numbers(*column) for column in zip(*(m or (1, w.numel(), 0, 1) for w, m in zip(o.whitenings, matrices)))),
+            *(
+                numbers(*column)
+                for column in zip(
+                    *(m or (1, w.numel(), 0, 1) for w, m in zip(o.whitenings, matrices))
+                )
+            ),
             *(numbers(), numbers()),
             numbers(*map(_place, self._whitenings)),
             numbers(*(0 if c is None else _place(c) for c in o.columns)) if columns else None,
@@ -74,7 +81,10 @@ class Update:
         self._sums = (REAL * len(o.parameters))()
         self._arrays, self._at_parameters, self._at_gradients = arrays, arrays[4], arrays[5]
         # Memory that is held on to cannot become another tensor's: as long as the places stay, so does what they are.
-        self._own_places, self._held = [*map(_place, self._own)], [t.untyped_storage() for t in self._own]
+        self._own_places, self._held = (
+            [*map(_place, self._own)],
+            [t.untyped_storage() for t in self._own],
+        )
         arguments = UpdateCall(len(o.parameters), 0, *(a and ctypes.addressof(a) for a in arrays))
         arguments.sums = ctypes.addressof(self._sums)
         if self._fills(arguments):
@@ -126,7 +136,9 @@ class Update:
         """d of one parameter, 0 where its whitening is 0 and nothing moves."""
         if self._arguments is None:
             return fallback.direction(self._operands, rule, index)
-        to = torch.empty_like(self._operands.parameters[index], memory_format=torch.contiguous_format)
+        to = torch.empty_like(
+            self._operands.parameters[index], memory_format=torch.contiguous_format
+        )
         arguments = self._following(self._arguments, rule)
         arguments.part, arguments.to = index, to.data_ptr()
         abi.call("direction", arguments, self._dtype)
@@ -164,13 +176,26 @@ class Update:
 
     @staticmethod
     def _following(arguments: UpdateCall, rule: UpdateRule) -> UpdateCall:
-        arguments.direction, arguments.whitens, arguments.factor = rule.direction, rule.whitens, rule.factor
-        arguments.momentum, (arguments.beta1, arguments.beta2), arguments.eps = rule.momentum, rule.betas, rule.eps
+        arguments.direction, arguments.whitens, arguments.factor = (
+            rule.direction,
+            rule.whitens,
+            rule.factor,
+        )
+        arguments.momentum, (arguments.beta1, arguments.beta2), arguments.eps = (
+            rule.momentum,
+            rule.betas,
+            rule.eps,
+        )
         return arguments
 
 
 def _check_shapes(o: Operands) -> None:
-    kinds = {"gradient": o.gradients, "whitening": o.whitenings, "first moment": o.first, "second moment": o.second}
+    kinds = {
+        "gradient": o.gradients,
+        "whitening": o.whitenings,
+        "first moment": o.first,
+        "second moment": o.second,
+    }
     names = o.names or range(len(o.parameters))
     for kind, tensors in kinds.items():
         for name, p, t in zip(names, o.parameters, tensors):
@@ -181,7 +206,9 @@ def _check_shapes(o: Operands) -> None:
                 )
     for name, p, columns in zip(names, o.parameters, o.columns):
         if columns is not None and columns.shape != (1, *p.shape[1:]):
-            raise ValueError(f"parameter {name!r} has shape {tuple(p.shape)} and {tuple(columns.shape)} columns")
+            raise ValueError(
+                f"parameter {name!r} has shape {tuple(p.shape)} and {tuple(columns.shape)} columns"
+            )
 
 
 def _matrix_of(w: Tensor) -> tuple[int, int, int, int] | None:

@@ -28,7 +28,10 @@ _LEAST = 1e-30
 class WhitenJob(ctypes.Structure):
     _fields_ = [
         *fields(INT, "rows columns repeat form is_double"),
-        *fields(POINTER, "kappa column_kappa out_side row_out row_into column_out column_into to to_columns"),
+        *fields(
+            POINTER,
+            "kappa column_kappa out_side row_out row_into column_out column_into to to_columns",
+        ),
         *fields(REAL, "least log_size"),
         ("is_sized", INT),
     ]
@@ -62,7 +65,9 @@ class Lines:
         """Where the numbers lie."""
         pieces = -(-self.columns // self.repeat)
         rows = (address(n, torch.int64, self.rows) for n in (self.row_out, self.row_into))
-        return *rows, *(address(n, torch.int64, pieces) for n in (self.column_out, self.column_into))
+        return *rows, *(
+            address(n, torch.int64, pieces) for n in (self.column_out, self.column_into)
+        )
 
     @cached_property
     def varies(self) -> tuple[bool, bool]:
@@ -108,7 +113,10 @@ class Whitening:
 
 
 def whiten(
-    wanted: Sequence[Whitening], sides: tuple[Tensor, Tensor] | None, scale: float, dtype: torch.dtype
+    wanted: Sequence[Whitening],
+    sides: tuple[Tensor, Tensor] | None,
+    scale: float,
+    dtype: torch.dtype,
 ) -> list[Tensor | Outer]:
     """min(largest, sqrt(scale) a b / sqrt(kappa)) in `dtype`, 0 where kappa is 0.
 
@@ -154,7 +162,9 @@ class Whiten:
     the call. Every tensor that is handed over is looked at in every call.
     """
 
-    def __init__(self, wanted: Sequence[Whitening], sides: tuple[Tensor, Tensor] | None, dtype: torch.dtype) -> None:
+    def __init__(
+        self, wanted: Sequence[Whitening], sides: tuple[Tensor, Tensor] | None, dtype: torch.dtype
+    ) -> None:
         held: list[Tensor] = []  # until the kernel is done
         self._dtype, self._nodes = dtype, None if sides is None else len(sides[0])
         prepared = [_prepare(w, self._nodes, dtype, held) for w in wanted]
@@ -167,7 +177,9 @@ class Whiten:
         self._at = [t.data_ptr() for t in self._rooms]
         self._sizes = [[(t.dtype, t.numel()) for t in _tensors(w.kappa)] for w in wanted]
         places = [[t.data_ptr() for t in _tensors(w.kappa)] for w in wanted]
-        taken = [[at for at in (job.kappa, job.column_kappa) if at is not None] for job in self._jobs]
+        taken = [
+            [at for at in (job.kappa, job.column_kappa) if at is not None] for job in self._jobs
+        ]
         # A kappa that had to be written out, or nodes with more to say than `sides`: prepared anew each time.
         # So are kappas whose places the results have taken.
         kept = all(w.out_side is None and not _may_overwrite(w, dtype) for w in wanted)
@@ -198,7 +210,10 @@ class Whiten:
         return True
 
     def run(
-        self, sides: tuple[Tensor, Tensor] | None, scale: float, log_sizes: Sequence[float | None] = ()
+        self,
+        sides: tuple[Tensor, Tensor] | None,
+        scale: float,
+        log_sizes: Sequence[float | None] = (),
     ) -> tuple[set[int], set[int]]:
         """Write the results; returns the numbers of those that the range of `dtype` lost, and of those with a size.
 
@@ -207,13 +222,19 @@ class Whiten:
         if not self._has_kappas:
             raise RuntimeError("the kappas of this call have been used: give it others by `serves`")
         if sides is not None:
-            self._call.out_side, self._call.into_side = (address(s, torch.float64, len(sides[0])) for s in sides)
+            self._call.out_side, self._call.into_side = (
+                address(s, torch.float64, len(sides[0])) for s in sides
+            )
         for job, size in itertools.zip_longest(self._jobs, log_sizes):
             job.log_size = math.nan if size is None else size
         self._call.threads, self._call.scale = loader.thread_count(), scale
         abi.call("whiten", self._call, self._dtype)
         self._held, self._has_kappas = [], False
-        lost = {k for k, r in enumerate(self.results) if isinstance(r, Outer) and self._jobs[k].least < _LEAST}
+        lost = {
+            k
+            for k, r in enumerate(self.results)
+            if isinstance(r, Outer) and self._jobs[k].least < _LEAST
+        }
         return lost, {k for k, job in enumerate(self._jobs) if job.is_sized}
 
 
@@ -228,19 +249,36 @@ def _prepare(
     lines, kappa = w.lines, w.kappa
     nodes, varies = _NO_NODES, (False, False)
     if count is not None:
-        nodes = None if w.out_side is None else address(w.out_side, torch.float64, count), *lines.places
+        nodes = (
+            None if w.out_side is None else address(w.out_side, torch.float64, count),
+            *lines.places,
+        )
         varies = lines.varies
     if isinstance(kappa, Tensor) and 1 not in kappa.shape:
-        to = kappa if _may_overwrite(w, dtype) else _room(w.last, (lines.rows, lines.columns), dtype)
+        to = (
+            kappa if _may_overwrite(w, dtype) else _room(w.last, (lines.rows, lines.columns), dtype)
+        )
         place = _place(kappa, lines.rows, lines.columns, held)
         is_double = kappa.dtype is torch.float64
-        return (lines.rows, lines.columns, lines.repeat, _MATRIX, is_double, place, None, *nodes, to.data_ptr()), to
+        return (
+            lines.rows,
+            lines.columns,
+            lines.repeat,
+            _MATRIX,
+            is_double,
+            place,
+            None,
+            *nodes,
+            to.data_ptr(),
+        ), to
     by_row, by_column = _factors(kappa)
     high = varies[0] or (by_row is not None and len(by_row) > 1)
     wide = varies[1] or (by_column is not None and by_column.shape[1] > 1)
     rows, columns = lines.rows if high else 1, lines.columns if wide else 1
     at_rows = None if by_row is None else _place(by_row.expand(rows, 1), rows, 1, held)
-    at_columns = None if by_column is None else _place(by_column.expand(1, columns), 1, columns, held)
+    at_columns = (
+        None if by_column is None else _place(by_column.expand(1, columns), 1, columns, held)
+    )
     is_double = _tensors(kappa)[0].dtype is torch.float64
     job = (rows, columns, lines.repeat, _OUTER, is_double, at_rows, at_columns, *nodes)
     last = _tensors(w.last) if w.last is not None else (None,)
@@ -253,7 +291,9 @@ def _prepare(
 
 def _may_overwrite(w: Whitening, dtype: torch.dtype) -> bool:
     kappa = w.kappa
-    return w.in_place and isinstance(kappa, Tensor) and kappa.dtype is dtype and kappa.is_contiguous()
+    return (
+        w.in_place and isinstance(kappa, Tensor) and kappa.dtype is dtype and kappa.is_contiguous()
+    )
 
 
 def _factors(kappa: Tensor | Outer) -> tuple[Tensor | None, Tensor | None]:
@@ -272,7 +312,12 @@ def _place(tensor: Tensor, rows: int, columns: int, held: list[Tensor]) -> int |
 
 def _room(last: Tensor | Outer | None, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
     """The last result where it has this shape, else new memory."""
-    fits = isinstance(last, Tensor) and last.shape == shape and last.dtype is dtype and last.is_contiguous()
+    fits = (
+        isinstance(last, Tensor)
+        and last.shape == shape
+        and last.dtype is dtype
+        and last.is_contiguous()
+    )
     if fits and abi.accepts(last):  # type: ignore[arg-type]
         return last  # type: ignore[return-value]
     return torch.empty(shape, dtype=dtype)

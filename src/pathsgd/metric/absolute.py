@@ -94,7 +94,11 @@ def log_sizes(
     Parameters that no rescaling changes, and those that were not measured, are left out. Those with entries on no path
     have no mean to be fitted to.
     """
-    ways = {name: _way(measured, name) for name in whitenings if name in measured.kappa and measured.is_free(name)}
+    ways = {
+        name: _way(measured, name)
+        for name in whitenings
+        if name in measured.kappa and measured.is_free(name)
+    }
     joints: dict[tuple[Layer, Layer], Joint] = {}
     for name, way in ways.items():
         p, mean = parameters[name], mean_log(whitenings[name])
@@ -108,10 +112,14 @@ def log_sizes(
             joints[way].entries += p.numel()
             joints[way].logs += p.numel() * mean
     numbers = _fit(joints)
-    return {name: numbers.get(start, 0.0) - numbers.get(end, 0.0) for name, (start, end) in ways.items()}
+    return {
+        name: numbers.get(start, 0.0) - numbers.get(end, 0.0) for name, (start, end) in ways.items()
+    }
 
 
-def is_blocked(whitenings: Mapping[str, WhiteningOf], measured: Measure, parameters: Mapping[str, Tensor]) -> bool:
+def is_blocked(
+    whitenings: Mapping[str, WhiteningOf], measured: Measure, parameters: Mapping[str, Tensor]
+) -> bool:
     """Whether parameters that are zero keep paths from others, as a head of zeros does before it moves.
 
     A parameter that no path would use in any case (one direction of a layer that is read at its last step) blocks
@@ -119,7 +127,9 @@ def is_blocked(whitenings: Mapping[str, WhiteningOf], measured: Measure, paramet
     """
     free = [name for name in measured.kappa if measured.is_free(name)]
     used = {name: _any(whitenings[name]) for name in free}
-    return not all(used.values()) and any(used[name] and not _any(parameters[name]) for name in free)
+    return not all(used.values()) and any(
+        used[name] and not _any(parameters[name]) for name in free
+    )
 
 
 def _any(values: WhiteningOf) -> bool:

@@ -70,7 +70,9 @@ def check_scale(scale: object, metric: Metric | PaperMetric) -> None:
     if scale not in ("kappa", "sgd"):
         raise ValueError(f"scale must be 'kappa' or 'sgd', got {scale!r}")
     if scale == "sgd" and not isinstance(metric, PaperMetric):
-        raise ValueError("scale='sgd' is a unit for the paper's metric; the others have units of their own")
+        raise ValueError(
+            "scale='sgd' is a unit for the paper's metric; the others have units of their own"
+        )
 
 
 def length(vectors: Sequence[Tensor], summed: Callable[[Tensor], Tensor] | None = None) -> float:

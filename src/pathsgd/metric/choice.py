@@ -53,5 +53,7 @@ def chosen(metric: MetricChoice) -> Metric | PaperMetric:
     if isinstance(metric, (Metric, PaperMetric)):
         return metric
     if not isinstance(metric, str) or metric not in NAMED:
-        raise ValueError(f"metric must be one of {', '.join(map(repr, NAMED))} or a pathsgd.Metric, got {metric!r}")
+        raise ValueError(
+            f"metric must be one of {', '.join(map(repr, NAMED))} or a pathsgd.Metric, got {metric!r}"
+        )
     return NAMED[metric]

@@ -109,18 +109,27 @@ def measure(
     places = spaces.places
     if frozen is None:
         at = [place.value for place in places.values()]
-        measured = Kappa(recording, parameters, at, wanted=wanted, bare=bare, relative=True, framing=framing)
+        measured = Kappa(
+            recording, parameters, at, wanted=wanted, bare=bare, relative=True, framing=framing
+        )
     else:
-        recording, places = frozen.live, {name: place for name, place in places.items() if name in frozen.wanted}
+        recording, places = (
+            frozen.live,
+            {name: place for name, place in places.items() if name in frozen.wanted},
+        )
         at = [place.value for place in places.values()]
         asked = frozen.wanted if wanted is None else frozen.wanted & wanted
-        measured = Kappa(recording, parameters, at, frozen.sums(parameters), asked, bare, relative=True)
+        measured = Kappa(
+            recording, parameters, at, frozen.sums(parameters), asked, bare, relative=True
+        )
     total = measured.total
     empty = bool(total.mantissa == 0)
     weights = measured.evaluation.weights
     # What leads to no measured output has no metric here: Euclidean, see whitening.py.
     reached = {n: k for n, k in measured.first().items() if n in recording.reached}
-    first: dict[str, Tensor | Outer] = {n: _unscaled(k, weights[n].log_scale) for n, k in reached.items()}
+    first: dict[str, Tensor | Outer] = {
+        n: _unscaled(k, weights[n].log_scale) for n, k in reached.items()
+    }
     once = {n: found for n, found in measured.first_of_bare().items() if n in recording.reached}
     first.update({n: k for n, (k, _) in once.items()})
     if wanted is not None:
@@ -129,7 +138,10 @@ def measure(
     kappa = first
     if terms == "both":  # what is used once has none
         second = {n: _unscaled(k, weights[n].log_scale) for n, k in measured.second().items()}
-        kappa = {n: k + second[n] if isinstance(k, Tensor) and n in second else k for n, k in first.items()}
+        kappa = {
+            n: k + second[n] if isinstance(k, Tensor) and n in second else k
+            for n, k in first.items()
+        }
     log_gamma_sq = -torch.inf if empty else float(total.mantissa.detach().log() + total.log_scale)
     mass = {n: rows for n, (_, rows) in once.items() if rows is not None}
     ahead = _ahead(measured, places, spaces)
@@ -138,11 +150,17 @@ def measure(
 
 def _ahead(measured: Kappa, places: Mapping[str, Place], spaces: NodeSpaces) -> dict[str, Tensor]:
     derivatives = measured.in_values() if places else {}
-    return {name: place.per_node(derivatives[place.value], spaces.count) for name, place in places.items()}
+    return {
+        name: place.per_node(derivatives[place.value], spaces.count)
+        for name, place in places.items()
+    }
 
 
 def _measure_at_once(
-    recording: Recording, parameters: Mapping[str, Tensor], spaces: NodeSpaces, also: Sequence[Tensor]
+    recording: Recording,
+    parameters: Mapping[str, Tensor],
+    spaces: NodeSpaces,
+    also: Sequence[Tensor],
 ) -> Measure | None:
     """The same with one wait for the device, at the end; None if some number has left the range meanwhile."""
     with postponed() as largest:
@@ -152,7 +170,9 @@ def _measure_at_once(
     names, values = list(reached), list(reached.values())
     if values:
         largest.extend(torch._foreach_norm(values, math.inf))
-    spread = {name: g for name, g in measured.evaluation.unsquared.items() if name in recording.reached}
+    spread = {
+        name: g for name, g in measured.evaluation.unsquared.items() if name in recording.reached
+    }
     largest.extend(g.largest for g in spread.values() if isinstance(g, Gathered))
     numbers = read([total, *largest], also)
     gamma_sq, tops, others = numbers[0], numbers[1 : 1 + len(largest)], numbers[1 + len(largest) :]
@@ -162,9 +182,18 @@ def _measure_at_once(
         values = list(torch._foreach_mul(values, 1 / gamma_sq))
     kappa = dict(zip(names, values))
     share = 1 / gamma_sq if gamma_sq > 0 else 1.0
-    kappa.update({n: dense(k) * share for n, (k, _) in measured.first_of_bare().items() if n in spread})
+    kappa.update(
+        {n: dense(k) * share for n, (k, _) in measured.first_of_bare().items() if n in spread}
+    )
     log_gamma_sq = math.log(gamma_sq) if gamma_sq > 0 else -math.inf
-    return Measure(kappa, kappa, log_gamma_sq, spaces, ahead=_ahead(measured, spaces.places, spaces), also=others)
+    return Measure(
+        kappa,
+        kappa,
+        log_gamma_sq,
+        spaces,
+        ahead=_ahead(measured, spaces.places, spaces),
+        also=others,
+    )
 
 
 def _device(parameters: Mapping[str, Tensor]) -> torch.device:
@@ -184,7 +213,9 @@ def _unscaled(kappa: Tensor, log_scale: Tensor) -> Tensor:
     return kappa if log_scale == 0 else kappa * torch.exp(-log_scale)
 
 
-def _measure_of(first: PlainKappa | StackKappa, known: Structure, *, is_plain: bool = False) -> Measure:
+def _measure_of(
+    first: PlainKappa | StackKappa, known: Structure, *, is_plain: bool = False
+) -> Measure:
     """What the closed form of a recurrent net has found."""
     return Measure(
         first.kappa1,
@@ -205,7 +236,13 @@ def _measure_of_nothing(known: Structure, log_gamma_sq: float) -> Measure:
     """Of a net of which no rescaling changes any parameter: ones in the place of kappa."""
     ones = {name: _ONE for name in known.recording.reached}
     return Measure(
-        ones, ones, log_gamma_sq, known.spaces, repeats=known.repeats, recurrences=known.recurrences, free=known.free
+        ones,
+        ones,
+        log_gamma_sq,
+        known.spaces,
+        repeats=known.repeats,
+        recurrences=known.recurrences,
+        free=known.free,
     )
 
 
@@ -221,11 +258,16 @@ class Geometry:
         return self.structures.parameters()
 
     def structure(
-        self, inputs: Sequence[Any] | Call, dice: Dice | None = None, parameters: dict[str, Tensor] | None = None
+        self,
+        inputs: Sequence[Any] | Call,
+        dice: Dice | None = None,
+        parameters: dict[str, Tensor] | None = None,
     ) -> Structure:
         """What is known of the forward pass on these inputs, whatever the weights."""
         call = inputs if isinstance(inputs, Call) else call_of(self.model, inputs)
-        return self.structures.find(call, self.parameters() if parameters is None else parameters, dice)
+        return self.structures.find(
+            call, self.parameters() if parameters is None else parameters, dice
+        )
 
     def measure(
         self,
@@ -258,9 +300,19 @@ class Geometry:
             log_gamma_sq = chain.log_gamma_sq(known.links, parameters)
             if log_gamma_sq is not None:
                 return _measure_of_nothing(known, log_gamma_sq)
-        if terms == "both" or isinstance(known.plain, PlainNet) or (isinstance(known.plain, StackNet) and is_short):
-            parameters = gathered(parameters)  # the closed forms, and kappa2, look at all of them together
-        found = stack.kappa1(known.plain, parameters, root) if isinstance(known.plain, StackNet) and is_short else None
+        if (
+            terms == "both"
+            or isinstance(known.plain, PlainNet)
+            or (isinstance(known.plain, StackNet) and is_short)
+        ):
+            parameters = gathered(
+                parameters
+            )  # the closed forms, and kappa2, look at all of them together
+        found = (
+            stack.kappa1(known.plain, parameters, root)
+            if isinstance(known.plain, StackNet) and is_short
+            else None
+        )
         if found is not None:
             return _measure_of(found, known)
         if not isinstance(known.plain, PlainNet):
@@ -269,8 +321,20 @@ class Geometry:
             able = known.bare if wanted is None else known.bare | (known.in_rows - wanted)
             bare = () if exact else [n for n in able if _is_plain(parameters[n])]
             framing = known.framing if is_short and known.framing else None
-            measured = measure(known.recording, parameters, known.spaces, terms, also, frozen, bare, wanted, framing)
-            return replace(measured, repeats=known.repeats, recurrences=known.recurrences, free=known.free)
+            measured = measure(
+                known.recording,
+                parameters,
+                known.spaces,
+                terms,
+                also,
+                frozen,
+                bare,
+                wanted,
+                framing,
+            )
+            return replace(
+                measured, repeats=known.repeats, recurrences=known.recurrences, free=known.free
+            )
         if _device(parameters).type == "cpu":
             first = closed_form.kappa1(known.plain, parameters, root, exact=exact)
         else:
@@ -278,7 +342,9 @@ class Geometry:
         measured = _measure_of(first, known, is_plain=True)
         if terms == "both":
             second = closed_form.kappa2(known.plain, parameters, first)
-            kappa = {name: k + second[name] if name in second else k for name, k in first.kappa1.items()}
+            kappa = {
+                name: k + second[name] if name in second else k for name, k in first.kappa1.items()
+            }
             return replace(measured, kappa=kappa)
         return measured
 

@@ -10,7 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from pathsgd.distributed.sharded import refuse_sharded
-from pathsgd.metric.bounds import Clip, DualNorm, Length, Scale, bound_of, check_scale, length, sgd_constant
+from pathsgd.metric.bounds import (
+    Clip,
+    DualNorm,
+    Length,
+    Scale,
+    bound_of,
+    check_scale,
+    length,
+    sgd_constant,
+)
 from pathsgd.metric.choice import Metric, MetricChoice, PaperMetric, chosen
 from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.whitening import inverse_metric
@@ -94,7 +103,10 @@ def scale_gradients_(
     if constant is None:
         constant = sgd_constant(list(grads.values()), list(scaled.values()))
     factor = 1.0 if constant is None else constant
-    norm = factor**0.5 * torch.stack([(grads[name] * scaled[name]).sum() for name in grads]).sum().sqrt()
+    norm = (
+        factor**0.5
+        * torch.stack([(grads[name] * scaled[name]).sum() for name in grads]).sum().sqrt()
+    )
     if isinstance(bound, DualNorm):
         factor *= clip_factor(float(norm), bound.limit)
     elif isinstance(bound, Length):
@@ -117,7 +129,9 @@ def refuse_unfit(names: Sequence[str], params: Sequence[Tensor], grads: Sequence
     """Refuse a gradient that is sparse or has not its parameter's shape."""
     for name, p, grad in zip(names, params, grads):
         if grad.is_sparse:
-            raise RuntimeError(f"the gradient of '{name}' is sparse; use a dense one (Embedding(sparse=False))")
+            raise RuntimeError(
+                f"the gradient of '{name}' is sparse; use a dense one (Embedding(sparse=False))"
+            )
         if grad.shape != p.shape:
             raise ValueError(
                 f"parameter '{name}' has shape {tuple(p.shape)} and its gradient {tuple(grad.shape)}: the parameter "

@@ -66,8 +66,13 @@ class Structure:
 
     def frozen(self, parameters: Mapping[str, Tensor]) -> Frozen | None:
         """What a measurement for steps of these parameters need not look at again; None if all of them can move."""
-        moving = frozenset(name for name in self.recording.parameters if parameters[name].requires_grad)
-        if len(moving) == len(self.recording.parameters) or not next(iter(parameters.values())).is_cpu:
+        moving = frozenset(
+            name for name in self.recording.parameters if parameters[name].requires_grad
+        )
+        if (
+            len(moving) == len(self.recording.parameters)
+            or not next(iter(parameters.values())).is_cpu
+        ):
             return None
         if moving not in self._frozen:
             self._frozen.clear()  # one is enough: who is frozen changes seldom
@@ -77,7 +82,8 @@ class Structure:
     def is_of(self, parameters: Mapping[str, Tensor]) -> bool:
         """Whether these parameters have the shapes that were recorded."""
         return all(
-            name in parameters and parameters[name].shape == v.shape for name, v in self.recording.parameters.items()
+            name in parameters and parameters[name].shape == v.shape
+            for name, v in self.recording.parameters.items()
         )
 
 
@@ -112,14 +118,20 @@ class Structures:
         self._modules = list(self.model.modules())
         self._parts = _parts(self._modules)
         # A layer of torch's or ours is what it was made as; a module that somebody wrote may have flags that steer it.
-        self._written = [(k, m) for k, m in enumerate(self._modules) if not type(m).__module__.startswith(_LAYERS)]
+        self._written = [
+            (k, m)
+            for k, m in enumerate(self._modules)
+            if not type(m).__module__.startswith(_LAYERS)
+        ]
         known: set[int] = set()
         self._owners: list[tuple[str, dict[str, Tensor | None], str]] = []
         for prefix, module in self.model.named_modules():
             for name, p in module._parameters.items():
                 if p is not None and id(p) not in known:
                     known.add(id(p))
-                    self._owners.append((f"{prefix}.{name}" if prefix else name, module._parameters, name))
+                    self._owners.append(
+                        (f"{prefix}.{name}" if prefix else name, module._parameters, name)
+                    )
 
     def parameters(self) -> dict[str, Tensor]:
         """The model's parameters as they are now, by name."""
@@ -128,7 +140,9 @@ class Structures:
             self._variants.clear()
         return {name: owner[key] for name, owner, key in self._owners}  # type: ignore[misc]
 
-    def find(self, call: Call, parameters: dict[str, Tensor], dice: Dice | None = None) -> Structure:
+    def find(
+        self, call: Call, parameters: dict[str, Tensor], dice: Dice | None = None
+    ) -> Structure:
         """The structure of the forward pass whose gradients the parameters hold; recorded if it is a new one.
 
         dice: the state of the random generators before that pass, where somebody saw it.
@@ -136,10 +150,18 @@ class Structures:
         state = self._state()
         variants = self._variants.setdefault((shapes_of(call), state), _Variants())
         # Parameters that were gathered from other processes have no gradients: the model's own have.
-        trained = frozenset(name for name, owner, key in self._owners if owner[key].grad is not None)  # type: ignore[union-attr]
+        trained = frozenset(
+            name
+            for name, owner, key in self._owners
+            if owner[key].grad is not None  # type: ignore[union-attr]
+        )
         key = (_values(call, variants.structural), trained)
         structure = variants.known.get(key)
-        if structure is None or not structure.is_of(parameters) or (dice is not None and self.throws_dice):
+        if (
+            structure is None
+            or not structure.is_of(parameters)
+            or (dice is not None and self.throws_dice)
+        ):
             structure = self._recorded(call, parameters, trained, dice)
             if not structure.recording.structural <= variants.structural:
                 variants.structural |= structure.recording.structural
@@ -162,7 +184,11 @@ class Structures:
 
     def all(self) -> Iterator[Structure]:
         """The structures that are remembered."""
-        return (structure for variants in self._variants.values() for structure in variants.known.values())
+        return (
+            structure
+            for variants in self._variants.values()
+            for structure in variants.known.values()
+        )
 
     def __len__(self) -> int:
         """How many structures are remembered."""
@@ -224,19 +250,30 @@ class Structures:
 
 def _explains(recording: Recording, trained: frozenset[str], parameters: dict[str, Tensor]) -> bool:
     """Whether the parameters with gradients are those that the recorded pass uses."""
-    learning = {name for name in recording.reached if name in parameters and parameters[name].requires_grad}
+    learning = {
+        name for name in recording.reached if name in parameters and parameters[name].requires_grad
+    }
     return not trained or learning == trained
 
 
 def _parts(modules: list[nn.Module]) -> list[int]:
     """The identity of everything that a model is made of."""
-    return [id(part) for m in modules for parts in (m._modules, m._parameters) for part in parts.values()]
+    return [
+        id(part)
+        for m in modules
+        for parts in (m._modules, m._parameters)
+        for part in parts.values()
+    ]
 
 
 def shapes_of(call: Call) -> tuple[Any, ...]:
     """Shapes, dtypes and devices of the tensors of a call; everything else by value, or by what it is."""
     tensors = tuple((tuple(a.shape), a.dtype, a.device) for a in numbered_tensors(call))
-    return (tensors, tuple(call.kwargs), *(a if isinstance(a, _PLAIN) else _Same(a) for a in objects_in(call)))
+    return (
+        tensors,
+        tuple(call.kwargs),
+        *(a if isinstance(a, _PLAIN) else _Same(a) for a in objects_in(call)),
+    )
 
 
 class _Same:

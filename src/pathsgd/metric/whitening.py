@@ -52,10 +52,14 @@ def path_flow(measured: Measure, parameters: Mapping[str, Tensor]) -> Tensor:
     """
     device = next(iter(parameters.values())).device
     if device == _CPU and measured.flow and measured.spaces.are_all_in_order(tuple(measured.flow)):
-        return torch.cat([_ONE, *measured.flow.values()])  # as recurrent layers have it: no node has to be looked up
+        return torch.cat(
+            [_ONE, *measured.flow.values()]
+        )  # as recurrent layers have it: no node has to be looked up
     phi = torch.zeros(measured.spaces.count + 1, dtype=torch.float64, device=device)
     for name, through in measured.flow.items():
-        phi.index_copy_(0, measured.spaces.edges_on(name, device).out.reshape(-1), through.to(device))
+        phi.index_copy_(
+            0, measured.spaces.edges_on(name, device).out.reshape(-1), through.to(device)
+        )
     for name in measured.kappa1 if not measured.flow else ():
         if measured.is_free(name):
             _add_entering(phi, measured, name, parameters[name])
@@ -105,7 +109,9 @@ def flow_at_places(measured: Measure, parameters: Mapping[str, Tensor]) -> dict[
 
 def _past(delta: Tensor, mass: Tensor) -> Tensor:
     """The sums of mass * min(1, delta / its own delta), (places, nodes) as both are."""
-    if delta.is_cpu:  # most nodes are entered at one place; a device would have to be waited for to know which
+    if (
+        delta.is_cpu
+    ):  # most nodes are entered at one place; a device would have to be waited for to know which
         several = ((delta > 0).sum(0) > 1).nonzero()[:, 0]
         past = mass.clone()
         past[:, several] = _past_several(delta[:, several], mass[:, several])
@@ -121,7 +127,9 @@ def _past_several(delta: Tensor, mass: Tensor) -> Tensor:
     return torch.empty_like(past).scatter_(0, order, past)
 
 
-def _flow_power(measured: Measure, parameters: Mapping[str, Tensor], exponent: float) -> Tensor | None:
+def _flow_power(
+    measured: Measure, parameters: Mapping[str, Tensor], exponent: float
+) -> Tensor | None:
     """phi^exponent of every node; None for ones, also where no path mass is there to have shares of."""
     if exponent == 0 or measured.log_gamma_sq == -math.inf:
         return None
@@ -158,7 +166,10 @@ class _Sides:
         if rho == 0 or measured.log_gamma_sq == -math.inf:
             return None
         flow = path_flow(measured, parameters)
-        shares = {name: _share(there, measured) for name, there in flow_at_places(measured, parameters).items()}
+        shares = {
+            name: _share(there, measured)
+            for name, there in flow_at_places(measured, parameters).items()
+        }
         return cls(*kernels.flow_sides(flow, _least(measured, flow.device), rho / 4), shares)
 
     def for_all(self, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -196,13 +207,27 @@ def whitenings(
     """
     log_sizes = log_sizes or {}
     is_paper = isinstance(metric, PaperMetric)
-    scale = math.exp(min(log_unit - measured.log_scale, 709.0)) if is_paper else 1.0  # e^709: the largest in float64
-    is_free = measured.free is None or bool(measured.free)  # without free parameters nobody asks the units
-    sides = None if isinstance(metric, PaperMetric) or not is_free else _Sides.of(measured, parameters, metric.rho)
+    scale = (
+        math.exp(min(log_unit - measured.log_scale, 709.0)) if is_paper else 1.0
+    )  # e^709: the largest in float64
+    is_free = measured.free is None or bool(
+        measured.free
+    )  # without free parameters nobody asks the units
+    sides = (
+        None
+        if isinstance(metric, PaperMetric) or not is_free
+        else _Sides.of(measured, parameters, metric.rho)
+    )
     prepared = last.prepared if isinstance(last, Whitenings) else None
-    made = prepared.again(measured, parameters, dtype, sides, scale, log_sizes) if prepared is not None else None
+    made = (
+        prepared.again(measured, parameters, dtype, sides, scale, log_sizes)
+        if prepared is not None
+        else None
+    )
     if made is None:
-        made = _whiten(measured, parameters, dtype, sides, scale, last or {}, log_sizes, is_paper=is_paper)
+        made = _whiten(
+            measured, parameters, dtype, sides, scale, last or {}, log_sizes, is_paper=is_paper
+        )
     if not is_paper and not measured.is_plain:
         # A common factor of what has a size already would change nothing.
         for bias, factor in held_back(made, measured, parameters, made.sized):
@@ -210,7 +235,9 @@ def whitenings(
                 continue
             root, is_own = made[bias], made.prepared is not None and bias in made.prepared.names
             # In place, so that what works on the tensor finds it where it was; a constant is kept for the next time.
-            made[bias] = root.mul_(factor) if is_own and isinstance(root, Tensor) else dense(root) * factor
+            made[bias] = (
+                root.mul_(factor) if is_own and isinstance(root, Tensor) else dense(root) * factor
+            )
     return made
 
 
@@ -249,7 +276,11 @@ class _Prepared:
         log_sizes: Mapping[str, float],
     ) -> Whitenings | None:
         """The whitenings at another point; None where more than numbers has changed."""
-        if measured.spaces is not self.spaces or dtype is not self.dtype or (sides is not None and sides.shares):
+        if (
+            measured.spaces is not self.spaces
+            or dtype is not self.dtype
+            or (sides is not None and sides.shares)
+        ):
             return None
         if _kinds(parameters) != self.kinds or _shapes(measured) != self.shapes:
             return None
@@ -291,9 +322,14 @@ def _whiten(
             result[name] = _constant(1.0, p, to_dtype, last.get(name))
         else:
             # Of what is spread over processes one after another is made whole.
-            together.setdefault((to_dtype, p.device, name if is_sharded(p) else None), []).append(name)
+            together.setdefault((to_dtype, p.device, name if is_sharded(p) else None), []).append(
+                name
+            )
     for (to_dtype, device, alone), names in together.items():
-        wanted = [_wanted(measured, name, parameters[name].shape, device, last.get(name), sides) for name in names]
+        wanted = [
+            _wanted(measured, name, parameters[name].shape, device, last.get(name), sides)
+            for name in names
+        ]
         here = None if sides is None else sides.for_all(device)
         sizes = [log_sizes.get(name) for name in names]
         roots, call, sized = kernels.whiten_and_keep(wanted, here, scale, to_dtype, sizes)
@@ -304,7 +340,9 @@ def _whiten(
         result.sized |= {names[k] for k in sized}
         if call is not None and call.may_serve and len(together) == 1 and alone is None:
             kinds, shapes = _kinds(parameters), _shapes(measured)
-            result.prepared = _Prepared(measured.spaces, dtype, call, names, dict(result), kinds, shapes)
+            result.prepared = _Prepared(
+                measured.spaces, dtype, call, names, dict(result), kinds, shapes
+            )
     return result
 
 
@@ -328,14 +366,29 @@ def _wanted(
             kappa, rows = kappa.expand(shape), lines.rows
         kappa = kappa.reshape(rows, -1)
     if isinstance(last, Tensor):
-        last = last.view(len(last) if last.dim() and not flat else 1, -1) if last.is_contiguous() else None
+        last = (
+            last.view(len(last) if last.dim() and not flat else 1, -1)
+            if last.is_contiguous()
+            else None
+        )
     out_side = None if sides is None else sides.at_place(name, device)
-    return Whitening(kappa, lines, last, is_large(kappa) and name in measured.mass and not measured.repeats, out_side)
+    return Whitening(
+        kappa,
+        lines,
+        last,
+        is_large(kappa) and name in measured.mass and not measured.repeats,
+        out_side,
+    )
 
 
 def is_large(values: WhiteningOf) -> bool:
     """Whether a matrix is written out and so large that its memory counts: two of a net's kernels are too many."""
-    return isinstance(values, Tensor) and values.is_cpu and values.dim() > 0 and values.numel() >= LARGE
+    return (
+        isinstance(values, Tensor)
+        and values.is_cpu
+        and values.dim() > 0
+        and values.numel() >= LARGE
+    )
 
 
 def _as_parameter(root: WhiteningOf, shape: torch.Size, last: WhiteningOf | None) -> WhiteningOf:
@@ -345,9 +398,18 @@ def _as_parameter(root: WhiteningOf, shape: torch.Size, last: WhiteningOf | None
     full = root.numel() == math.prod(shape)
     rows = root.shape[0] if shape and root.shape[0] in (1, shape[0]) else 1
     to = (
-        shape if full else torch.Size([rows, *(shape[1:] if root.shape[1] > 1 else [1] * len(shape[1:]))][: len(shape)])
+        shape
+        if full
+        else torch.Size(
+            [rows, *(shape[1:] if root.shape[1] > 1 else [1] * len(shape[1:]))][: len(shape)]
+        )
     )
-    if isinstance(last, Tensor) and last.is_cpu and last.data_ptr() == root.data_ptr() and last.shape == to:
+    if (
+        isinstance(last, Tensor)
+        and last.is_cpu
+        and last.data_ptr() == root.data_ptr()
+        and last.shape == to
+    ):
         return last
     return root.view(to)
 
@@ -363,7 +425,13 @@ def inverse_metric(
 def _constant(value: float, like: Tensor, dtype: torch.dtype, last: WhiteningOf | None) -> Tensor:
     """`value` in a tensor of size 1 that has as many dimensions as `like`; the last one if it is that."""
     # On another device to look at the last one would mean to wait for it.
-    if isinstance(last, Tensor) and last.numel() == 1 and last.dtype == dtype and last.is_cpu and float(last) == value:
+    if (
+        isinstance(last, Tensor)
+        and last.numel() == 1
+        and last.dtype == dtype
+        and last.is_cpu
+        and float(last) == value
+    ):
         return last
     return torch.full([1] * like.dim(), value, dtype=dtype, device=like.device)
 

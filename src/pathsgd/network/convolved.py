@@ -20,7 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathsgd.arithmetic.scaled import Scaled
-from pathsgd.kernels import Sliding, narrow, squared_convolution, squared_convolution_backward, squares
+from pathsgd.kernels import (
+    Sliding,
+    narrow,
+    squared_convolution,
+    squared_convolution_backward,
+    squares,
+)
 
 Product = Callable[[Tensor, Tensor], Tensor]
 """(x, q) -> y, linear in both: a convolution with its stride, padding and groups."""
@@ -46,7 +52,9 @@ class Kernel:
         self._kappa1: Tensor | None = None
         self._mass: Tensor | None = None
 
-    def of(self, x: Scaled, product: Product, outputs: int | None, sliding: Sliding | None = None) -> Scaled:
+    def of(
+        self, x: Scaled, product: Product, outputs: int | None, sliding: Sliding | None = None
+    ) -> Scaled:
         """product(x, W^2).
 
         outputs: the dimension of the result that has one entry for each row of W; None if there is none.
@@ -83,7 +91,9 @@ class _Product(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+    def backward(
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         kernel: Kernel = ctx.kernel
         back, kappa1 = ctx.passage.back(grads[0], ctx.needs_input_grad[0], kernel.wanted)
         if kernel.wanted:
@@ -100,7 +110,9 @@ class _Passage:
     x and y-bar are float64. In float32 they are x * factor and y-bar / factor, so kappa1 needs no factor.
     """
 
-    def __init__(self, weight: Tensor, x: Tensor, product: Product, sliding: Sliding | None) -> None:
+    def __init__(
+        self, weight: Tensor, x: Tensor, product: Product, sliding: Sliding | None
+    ) -> None:
         self.weight, self.x, self.product = weight, x, product
         self.is_narrow = _float32_is_exact()
         self.sliding = sliding
@@ -123,7 +135,9 @@ class _Passage:
             short, _, *ends = narrow(y_bar, 1 / self.factor)
             largest, least = (end / self.factor for end in ends)
             x_bar, kappa1 = self._back(short, into, wanted)
-            is_certain = not wanted or (y_bar.numel() * largest < _HUGE and _no_product_vanishes(least, self.x_least))
+            is_certain = not wanted or (
+                y_bar.numel() * largest < _HUGE and _no_product_vanishes(least, self.x_least)
+            )
             if is_certain and (x_bar is None or self._is_certain(least, largest, x_bar)):
                 return None if x_bar is None else x_bar.double().mul_(self.factor), kappa1
             self._applied(self.x, self.weight.double().square())
@@ -133,7 +147,9 @@ class _Passage:
         """y in float32, with the range of W^2."""
         sliding, self.short = self.sliding, x
         if sliding is not None and self.is_small:
-            y, self.q_largest, self.q_least = squared_convolution(self.weight, x.view(x.shape[-3:]), sliding)
+            y, self.q_largest, self.q_least = squared_convolution(
+                self.weight, x.view(x.shape[-3:]), sliding
+            )
             return y.view(*x.shape[:-3], *y.shape)
         q, self.q_largest, self.q_least = squares(self.weight)
         if sliding is None:
@@ -148,7 +164,9 @@ class _Passage:
         if not self.is_small:
             return _convolution_backward(y_bar, x, squares(self.weight)[0], sliding, into, wanted)
         image, seen = x.view(x.shape[-3:]), y_bar.view(y_bar.shape[-3:])
-        x_bar, kappa1 = squared_convolution_backward(self.weight, image, seen, sliding, into=into, wanted=wanted)
+        x_bar, kappa1 = squared_convolution_backward(
+            self.weight, image, seen, sliding, into=into, wanted=wanted
+        )
         return None if x_bar is None else x_bar.view(x.shape), kappa1
 
     def _applied(self, x: Tensor, q: Tensor) -> Tensor:
@@ -157,7 +175,9 @@ class _Passage:
             self.through = self.product(*self.ends)
         return self.through
 
-    def _derivatives(self, y_bar: Tensor, into: bool, wanted: bool) -> tuple[Tensor | None, Tensor | None]:
+    def _derivatives(
+        self, y_bar: Tensor, into: bool, wanted: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
         sources = [end for end, asked in zip(self.ends, (into, wanted)) if asked]
         found = iter(torch.autograd.grad(self.through, sources, y_bar)) if sources else iter(())
         del self.ends, self.through  # W^2 is as large as W, and the nets' other layers have theirs
@@ -182,7 +202,9 @@ def _convolution_backward(
     if is_one:
         y_bar, x = y_bar[None], x[None]
     options = sliding.stride, sliding.padding, sliding.dilation, False, (0, 0), 1
-    x_bar, kappa1, _ = torch.ops.aten.convolution_backward(y_bar, x, q, None, *options, (into, wanted, False))
+    x_bar, kappa1, _ = torch.ops.aten.convolution_backward(
+        y_bar, x, q, None, *options, (into, wanted, False)
+    )
     return x_bar[0] if into and is_one else x_bar, kappa1
 
 
@@ -202,5 +224,7 @@ def _float32_is_exact() -> bool:
     """Whether a convolution of float32 numbers is one: nobody has asked torch for shorter ones."""
     if torch.is_autocast_enabled("cpu") or torch.get_float32_matmul_precision() != "highest":
         return False
-    precision = getattr(getattr(torch.backends.mkldnn, "conv", None), "fp32_precision", "none")  # since torch 2.9
+    precision = getattr(
+        getattr(torch.backends.mkldnn, "conv", None), "fp32_precision", "none"
+    )  # since torch 2.9
     return precision in ("none", "ieee")

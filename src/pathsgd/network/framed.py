@@ -149,7 +149,9 @@ def _with_runs(x: Tensor, frames: Sequence[Frame], runs: Sequence[int]) -> Tenso
 def _positions(frame: Frame, run: int) -> Tensor:
     """Where each position of a widened image is found in the small one."""
     inside = torch.full((run,), frame.before)
-    return torch.cat([torch.arange(frame.before), inside, torch.arange(frame.before + 1, frame.kept)])
+    return torch.cat(
+        [torch.arange(frame.before), inside, torch.arange(frame.before + 1, frame.kept)]
+    )
 
 
 def framed(x: Scaled, frames: Sequence[Frame]) -> Framed:

@@ -58,13 +58,20 @@ class Framing:
     def squared(self, net: Squared, step: Step, args: Any, kwargs: Any) -> Any:
         """A step of the squared network, on small images where that is possible."""
         crop = self._crops.get(id(step))
-        if crop is not None and sum(isinstance(a, Framed) for a in leaves((args, kwargs))) == crop.operands:
+        if (
+            crop is not None
+            and sum(isinstance(a, Framed) for a in leaves((args, kwargs))) == crop.operands
+        ):
             sizes = crop.sizes
-            small = map_leaves(lambda a: a.cropped(sizes) if isinstance(a, Framed) else a, (args, kwargs))
+            small = map_leaves(
+                lambda a: a.cropped(sizes) if isinstance(a, Framed) else a, (args, kwargs)
+            )
             result = step.rule.squared(net, *small[0], **small[1])
             if result.uniform:
                 return framed(result, crop.frames)
-        args, kwargs = map_leaves(lambda a: a.whole() if isinstance(a, Framed) else a, (args, kwargs))
+        args, kwargs = map_leaves(
+            lambda a: a.whole() if isinstance(a, Framed) else a, (args, kwargs)
+        )
         return step.rule.squared(net, *args, **kwargs)
 
 
@@ -80,7 +87,9 @@ def _crop(step: Step, known: dict[Value, Frames]) -> Crop | None:
     # The last dimensions, as far as all operands are alike along them.
     depth = min(len(windows), *(len(frames) for frames in given)) if given else 0
     depth = next((d for d in range(depth) if any(_size(a, d) != 1 for a in others)), depth)
-    depth = next((d for d in range(depth) if len({frames[-1 - d].size for frames in given}) > 1), depth)
+    depth = next(
+        (d for d in range(depth) if len({frames[-1 - d].size for frames in given}) > 1), depth
+    )
     sizes: list[int] = []
     results: list[Frame] = []
     for d in range(depth):

@@ -31,7 +31,9 @@ class Frozen:
 
     def __init__(self, recording: Recording, spaces: NodeSpaces, moving: frozenset[str]) -> None:
         self.wanted = _wanted(spaces, moving)
-        changing: set[Value] = {v for name, v in recording.parameters.items() if name in self.wanted}
+        changing: set[Value] = {
+            v for name, v in recording.parameters.items() if name in self.wanted
+        }
         front: list[Step] = []
         live: list[Step] = []
         for step in recording.steps:
@@ -57,19 +59,29 @@ class Frozen:
             return {}
         state = self._fingerprint(parameters)
         if state != self._state:
-            self._sums = Evaluation(self._front, parameters, derivative=None, keep=self._borders).kept
+            self._sums = Evaluation(
+                self._front, parameters, derivative=None, keep=self._borders
+            ).kept
             self._state = state
         return self._sums
 
     def _fingerprint(self, parameters: Mapping[str, Tensor]) -> Any:
         if any(is_sharded(parameters[name]) for name in self._front.parameters):
-            return object()  # to look at the numbers, they would have to be gathered, as to use them
+            return (
+                object()
+            )  # to look at the numbers, they would have to be gathered, as to use them
         frozen = [parameters[name].detach() for name in self._front.parameters]
         read = [t for s in self._front.steps for t in leaves(s.rule.constants(*s.args, **s.kwargs))]
-        constants = [(id(t), t._version) for t in read if isinstance(t, Tensor) and not t.is_inference()]
+        constants = [
+            (id(t), t._version) for t in read if isinstance(t, Tensor) and not t.is_inference()
+        ]
         # What is written through `.data` leaves no trace but the numbers themselves.
         lengths = torch.stack(torch._foreach_norm(frozen)).tolist() if frozen else []
-        return [(id(parameters[n]), parameters[n]._version) for n in self._front.parameters], lengths, constants
+        return (
+            [(id(parameters[n]), parameters[n]._version) for n in self._front.parameters],
+            lengths,
+            constants,
+        )
 
 
 def _used(recording: Recording, values: set[Value]) -> dict[str, Value]:
@@ -81,5 +93,7 @@ def _wanted(spaces: NodeSpaces, moving: frozenset[str]) -> frozenset[str]:
     for edges in (spaces.edges[name] for name in moving):
         joined |= {*edges.out.unique().tolist(), *edges.into.unique().tolist()}
     joined.discard(FIXED)
-    entering = {n for n, e in spaces.edges.items() if not joined.isdisjoint(e.out.unique().tolist())}
+    entering = {
+        n for n, e in spaces.edges.items() if not joined.isdisjoint(e.out.unique().tolist())
+    }
     return moving | entering

@@ -94,8 +94,16 @@ class NodeSpaces:
         for name, e in self.edges.items():
             if e.out.dim() > 1 and e.out.shape[0] == e.out.numel() > 1 and e.free:
                 layers.setdefault(e.out.numpy().tobytes(), name)
-        alone = {name: e.out for name, e in self.edges.items() if e.out.dim() == 1 and bool((e.into == FIXED).all())}
-        found = {name: layers.get(out.numpy().tobytes()) for name, out in alone.items() if out.numel() > 1}
+        alone = {
+            name: e.out
+            for name, e in self.edges.items()
+            if e.out.dim() == 1 and bool((e.into == FIXED).all())
+        }
+        found = {
+            name: layers.get(out.numpy().tobytes())
+            for name, out in alone.items()
+            if out.numel() > 1
+        }
         return {bias: weight for bias, weight in found.items() if weight is not None}
 
 

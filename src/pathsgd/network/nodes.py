@@ -28,7 +28,9 @@ from pathsgd.network.rules.base import CONSTANT, FIXED, NOTHING, Nodes
 from pathsgd.network.tape import Kind, Recording, Step, Value, interpret, map_leaves
 
 
-def spaces_of(recording: Recording, parameters: Mapping[str, Tensor], *, exact: bool = True) -> NodeSpaces:
+def spaces_of(
+    recording: Recording, parameters: Mapping[str, Tensor], *, exact: bool = True
+) -> NodeSpaces:
     """The free nodes of a recorded model. Parameters that no step uses have fixed edges.
 
     exact: only what leaves everything that the model returns exactly as it is. Otherwise what the metric is covariant
@@ -80,11 +82,15 @@ class _Graph:
         self.uses: dict[str, tuple[Tensor, Tensor]] = {}
         self.normalised: list[Tensor] = []
         self.result_shape = torch.Size()
-        known: dict[Value, Nodes] = {v: Nodes(torch.tensor(FIXED).expand(v.shape)) for v in recording.inputs}
+        known: dict[Value, Nodes] = {
+            v: Nodes(torch.tensor(FIXED).expand(v.shape)) for v in recording.inputs
+        }
         self._known = known
         self._ends = np.cumsum([math.prod(value.shape) for value in recording.parameters.values()])
         starts = [0, *self._ends.tolist()]
-        self._whole = [_Whole(n, at, v.shape) for at, (n, v) in zip(starts, recording.parameters.items())]
+        self._whole = [
+            _Whole(n, at, v.shape) for at, (n, v) in zip(starts, recording.parameters.items())
+        ]
         """The parameters; the numbers of their entries are those of all parameters end to end."""
         known.update(zip(recording.parameters.values(), self._whole))
         interpret(recording, known, self._carry)
@@ -104,7 +110,9 @@ class _Graph:
         """For every parameter whose units a step in between has fixed, the first such step."""
         if not self._fixed_by:
             return {}
-        labels = _components(self.count, [tie for tie in map(_without_fixed, self.ties) if len(tie[0])])
+        labels = _components(
+            self.count, [tie for tie in map(_without_fixed, self.ties) if len(tie[0])]
+        )
         found: dict[str, Step] = {}
         for name, (out, _) in self.uses.items():
             out = _thin(out)
@@ -121,9 +129,13 @@ class _Graph:
         self.result_shape = next(v.shape for v in step.outputs if v is not None)
         args, kwargs = map_leaves(lambda a: a.cpu() if isinstance(a, Tensor) else a, (args, kwargs))
         results = step.rule.nodes(self, *args, **kwargs)
-        for value, result in zip(step.outputs, (results,) if isinstance(results, Nodes) else results):
+        for value, result in zip(
+            step.outputs, (results,) if isinstance(results, Nodes) else results
+        ):
             if value is not None and result is not None:
-                assert result.shape == value.shape and (not result.weight or value.kind is Kind.WEIGHT), step
+                assert result.shape == value.shape and (
+                    not result.weight or value.kind is Kind.WEIGHT
+                ), step
         return results
 
     # ---- what rules ask ------------------------------------------------------------------------------------------
@@ -135,13 +147,20 @@ class _Graph:
             return operand.ids
         ids = self.fresh(*operand.shape)  # a bias: edges from the node of value one
         self.edges(operand, ids, FIXED)
-        return ids if isinstance(operand, _Whole) else torch.where(operand.ids == NOTHING, NOTHING, ids)
+        return (
+            ids
+            if isinstance(operand, _Whole)
+            else torch.where(operand.ids == NOTHING, NOTHING, ids)
+        )
 
     def alike(self, *operands: Any) -> tuple[list[Tensor], bool]:
         if any(isinstance(o, Nodes) and not o.weight for o in operands):
             return [self.activation(o) for o in operands], False
         constants = [o if isinstance(o, Nodes) else torch.as_tensor(o) for o in operands]
-        return [o.ids if isinstance(o, Nodes) else torch.where(o == 0, NOTHING, CONSTANT) for o in constants], True
+        return [
+            o.ids if isinstance(o, Nodes) else torch.where(o == 0, NOTHING, CONSTANT)
+            for o in constants
+        ], True
 
     def fresh(self, *shape: int) -> Tensor:
         ids = torch.arange(self.count, self.count + math.prod(shape)).reshape(shape)
@@ -157,14 +176,18 @@ class _Graph:
             self.ties.append((a.numpy(), b.numpy()))
             fixed = (a == FIXED) | (b == FIXED)
             if self._step is not None and bool(fixed.any()):
-                self._fixed_by.append(((a + b)[fixed].numpy(), self._step))  # FIXED is 0: the other one
+                self._fixed_by.append(
+                    ((a + b)[fixed].numpy(), self._step)
+                )  # FIXED is 0: the other one
 
     def merge(self, ids: Tensor, dims: Iterable[int]) -> Tensor:
         for dim in dims:
             if ids.shape[dim] > 1 and ids.stride(dim) == 0:
                 ids = ids.narrow(dim, 0, 1)
             elif ids.shape[dim] > 1:
-                one = ids.amax(dim, keepdim=True)  # a zero (-1) says nothing of its node: the others speak
+                one = ids.amax(
+                    dim, keepdim=True
+                )  # a zero (-1) says nothing of its node: the others speak
                 self.tie(ids, one)
                 ids = one
         return ids
@@ -229,7 +252,9 @@ class _Graph:
         flat = side.reshape(-1).clone()
         self.tie(flat[positions], new)
         flat[positions] = torch.where(new >= 0, new, flat[positions])
-        self.tie(flat[positions], new)  # an entry may be shown twice (expand): its uses are one parameter's
+        self.tie(
+            flat[positions], new
+        )  # an entry may be shown twice (expand): its uses are one parameter's
         return flat.reshape(side.shape)
 
     def _fix(self, *ids: Tensor) -> None:
@@ -247,8 +272,12 @@ def _without_repeats(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 def _without_products(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Every entry of a row tied to every entry of a column: to tie each to the first of the others is enough."""
-    only_a, only_b = ([d for d in range(a.dim()) if a.shape[d] > 1 and x.stride(d) == 0] for x in (b, a))
-    if not only_a or not only_b or any(bool((_thin(x) < 0).any()) for x in (a, b)):  # a zero (-1) ties nothing
+    only_a, only_b = (
+        [d for d in range(a.dim()) if a.shape[d] > 1 and x.stride(d) == 0] for x in (b, a)
+    )
+    if (
+        not only_a or not only_b or any(bool((_thin(x) < 0).any()) for x in (a, b))
+    ):  # a zero (-1) ties nothing
         return a, b
     firsts = [[_first(x, dims).reshape(-1) for dims in (only_a, only_b)] for x in (a, b)]
     return torch.cat(firsts[0]), torch.cat(firsts[1])
@@ -289,7 +318,8 @@ def _number(
     """Number the free nodes 1..count in the order in which parameters enter them; with the numbers of all nodes."""
     table = torch.from_numpy(labels)
     resolved = {
-        n: tuple(_compressed(table[_thin(side).clamp(min=FIXED)]) for side in sides) for n, sides in uses.items()
+        n: tuple(_compressed(table[_thin(side).clamp(min=FIXED)]) for side in sides)
+        for n, sides in uses.items()
     }
     names: list[str] = []
     known = np.full(len(labels), -1)
@@ -303,7 +333,9 @@ def _number(
     numbers = torch.from_numpy(known)
     edges = {n: Edges(numbers[out], numbers[into]) for n, (out, into) in resolved.items()}
     scale_free = _scale_free(edges, numbers[table[torch.cat(normalised)]]) if normalised else {}
-    return NodeSpaces(len(names), edges, names, scale_free=scale_free), numbers.clamp(min=FIXED)[table]
+    return NodeSpaces(len(names), edges, names, scale_free=scale_free), numbers.clamp(min=FIXED)[
+        table
+    ]
 
 
 def _scale_free(edges: Mapping[str, Edges], normalised: Tensor) -> dict[int, frozenset[str]]:

@@ -30,10 +30,14 @@ class Place:
         dims = [d for d in range(nodes.dim()) if nodes.shape[d] == 1 and derivative.shape[d] > 1]
         derivative = derivative.sum(dims, keepdim=True) if dims else derivative
         sums = torch.zeros(count + 1, dtype=torch.float64, device=derivative.device)
-        return sums.scatter_add_(0, nodes.expand(derivative.shape).reshape(-1), derivative.reshape(-1))
+        return sums.scatter_add_(
+            0, nodes.expand(derivative.shape).reshape(-1), derivative.reshape(-1)
+        )
 
 
-def several_places(recording: Recording, nodes_of: Callable[[Value], Tensor | None]) -> dict[str, Place]:
+def several_places(
+    recording: Recording, nodes_of: Callable[[Value], Tensor | None]
+) -> dict[str, Place]:
     """The places of those parameters that enter units which others enter elsewhere.
 
     nodes_of: the numbers of the nodes of a value's entries; None if they are not known.
@@ -41,18 +45,28 @@ def several_places(recording: Recording, nodes_of: Callable[[Value], Tensor | No
     A parameter that enters at many places itself (a loop, tied layers) has none of its own.
     """
     once = {name: uses[0] for name, uses in _uses(recording).items() if len(uses) == 1}
-    places = {name: Place(value, at) for name, value in once.items() if (at := nodes_of(value)) is not None}
+    places = {
+        name: Place(value, at)
+        for name, value in once.items()
+        if (at := nodes_of(value)) is not None
+    }
     first: dict[int, Value] = {}
     several: set[int] = set()
     entered = {name: set(place.nodes.unique().tolist()) - {FIXED} for name, place in places.items()}
     for name, nodes in entered.items():
-        several |= {node for node in nodes if first.setdefault(node, places[name].value) is not places[name].value}
+        several |= {
+            node
+            for node in nodes
+            if first.setdefault(node, places[name].value) is not places[name].value
+        }
     return {name: place for name, place in places.items() if entered[name] & several}
 
 
 def _uses(recording: Recording) -> Mapping[str, list[Value]]:
     """The values of units that each parameter is applied to make; all calls of a recurrent layer are one use."""
-    made_of: dict[Value, frozenset[str]] = {v: frozenset([name]) for name, v in recording.parameters.items()}
+    made_of: dict[Value, frozenset[str]] = {
+        v: frozenset([name]) for name, v in recording.parameters.items()
+    }
     uses: dict[str, list[Value]] = {name: [] for name in recording.parameters}
     for step in recording.steps:
         names = frozenset().union(*(made_of.get(v, frozenset()) for v in step.operands))

@@ -78,8 +78,14 @@ class Use:
 
 def _loop(recording: Recording, name: str) -> Recurrence | None:
     """A matrix that a loop applies: every state but the first must come from the one before in the same way."""
-    uses = [use for place, step in enumerate(recording.steps) if (use := _use(recording, name, place, step))]
-    maps = [_map_between(recording, name, one, two, len(uses)) for one, two in itertools.pairwise(uses)]
+    uses = [
+        use
+        for place, step in enumerate(recording.steps)
+        if (use := _use(recording, name, place, step))
+    ]
+    maps = [
+        _map_between(recording, name, one, two, len(uses)) for one, two in itertools.pairwise(uses)
+    ]
     if not maps or any(m is None or not _same(m, maps[0]) for m in maps):
         return None
     return maps[0]
@@ -130,7 +136,9 @@ _TURNS = ("t", "T.__get__", "mT.__get__", "transpose", "swapaxes", "swapdims", "
 
 def _is_turn(step: Step) -> bool:
     axes = [a for a in leaves((step.args[1:], step.kwargs)) if isinstance(a, int)]
-    return not axes or (sorted(a % 2 for a in axes) == [0, 1] and (step.operation != "permute" or axes[0] % 2 == 1))
+    return not axes or (
+        sorted(a % 2 for a in axes) == [0, 1] and (step.operation != "permute" or axes[0] % 2 == 1)
+    )
 
 
 def _units(value: Value) -> int:
@@ -164,7 +172,12 @@ class _Follower:
             return
         carry = _CARRY.get(step.operation)
         outs = [v for v in step.outputs if v is not None]
-        if carry is None and step.rule.moves and len(step.operands) == 1 and all(_units(v) for v in outs):
+        if (
+            carry is None
+            and step.rule.moves
+            and len(step.operands) == 1
+            and all(_units(v) for v in outs)
+        ):
             carry = _same_form
         if carry is None or len(outs) != 1:
             for v in outs:
@@ -182,14 +195,21 @@ class _Follower:
         return found
 
 
-def _map_between(recording: Recording, name: str, one: Use, two: Use, uses: int) -> Recurrence | None:
+def _map_between(
+    recording: Recording, name: str, one: Use, two: Use, uses: int
+) -> Recurrence | None:
     follower = _Follower(one)
     for place, step in enumerate(recording.steps[: two.place]):
         if place != one.place:  # what is kept may be taken from the state before W is applied
             follower.follow(step)
     form = follower.forms.get(two.state, {})
     inner = follower.inner
-    if inner is None or not set(form) <= {STATE, UNIT} or UNIT not in form or one.transposed != two.transposed:
+    if (
+        inner is None
+        or not set(form) <= {STATE, UNIT}
+        or UNIT not in form
+        or one.transposed != two.transposed
+    ):
         return None
     outside, outer = form.get(STATE), form[UNIT]
     kept, factor = inner.get(STATE), inner[APPLIED]
@@ -200,7 +220,12 @@ def _map_between(recording: Recording, name: str, one: Use, two: Use, uses: int)
         return None
     units = recording.parameters[name].shape[0]
     return Recurrence(
-        name, uses, one.transposed, _plain(keep, units), _plain(outer * factor, units), inside=kept is not None
+        name,
+        uses,
+        one.transposed,
+        _plain(keep, units),
+        _plain(outer * factor, units),
+        inside=kept is not None,
     )
 
 

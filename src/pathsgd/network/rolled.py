@@ -45,7 +45,9 @@ class _Cell:
 def rolled(recording: Recording) -> Recording:
     """The recording with every loop that is a recurrent layer in the place of its turns."""
     while chains := _Loops(recording).chains():
-        recording = _with_layer(recording, chains[0])  # which moves the steps that others are made of
+        recording = _with_layer(
+            recording, chains[0]
+        )  # which moves the steps that others are made of
     return recording
 
 
@@ -54,24 +56,32 @@ class _Loops:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        self.maker = {v: k for k, step in enumerate(recording.steps) for v in step.outputs if v is not None}
+        self.maker = {
+            v: k for k, step in enumerate(recording.steps) for v in step.outputs if v is not None
+        }
         self.uses = Counter(v for step in recording.steps for v in step.operands)
         self.uses.update((*recording.outputs, *recording.returned))
         # Parameters that are transposed on their way, and whether an odd number of times.
         self.parameter = {
-            v: (p, t) for name, p in recording.parameters.items() for v, t in turned(recording, name).items()
+            v: (p, t)
+            for name, p in recording.parameters.items()
+            for v, t in turned(recording, name).items()
         }
 
     def chains(self) -> list[list[_Cell]]:
         """Turns that follow one another, long enough and independent of one another."""
-        cells = [cell for k in range(len(self.recording.steps)) if (cell := self._cell(k)) is not None]
+        cells = [
+            cell for k in range(len(self.recording.steps)) if (cell := self._cell(k)) is not None
+        ]
         after = {cell.state: cell for cell in cells if cell.state is not None}
         found = []
         for cell in cells:
             if any(other.is_followed_by(cell) for other in cells if other.out is cell.state):
                 continue
             chain = [cell]
-            while (following := after.get(chain[-1].out)) is not None and chain[-1].is_followed_by(following):
+            while (following := after.get(chain[-1].out)) is not None and chain[-1].is_followed_by(
+                following
+            ):
                 chain.append(following)
             if len(chain) >= _FEWEST and (cell.state is None) and self._is_independent(chain):
                 found.append(chain)
@@ -99,7 +109,12 @@ class _Loops:
             value = waiting.pop()
             made = self.maker.get(value, -1)
             source = None if made < 0 or self.uses[value] > 1 else self.recording.steps[made]
-            if source is not None and source.operation == "add" and not source.kwargs and len(source.args) == 2:
+            if (
+                source is not None
+                and source.operation == "add"
+                and not source.kwargs
+                and len(source.args) == 2
+            ):
                 waiting += source.args
                 steps.add(made)
             elif source is not None and source.operation in _PRODUCTS:
@@ -117,16 +132,30 @@ class _Loops:
     def _torch_cell(self, place: int, step: Step) -> _Cell | None:
         x, state, w_in, w_rec, *biases = step.args
         known = [v for v in (w_in, w_rec, *biases) if v is not None]
-        if step.kwargs or not isinstance(x, Value) or any(v not in self.recording.names for v in known):
+        if (
+            step.kwargs
+            or not isinstance(x, Value)
+            or any(v not in self.recording.names for v in known)
+        ):
             return None
         if not isinstance(state, Value) and not _is_zero(state):
             return None
         out = step.outputs[0]
         assert out is not None
         state = state if isinstance(state, Value) else None
-        return _Cell(x, state, out, w_in, w_rec, tuple(b for b in biases if b is not None), frozenset([place]))
+        return _Cell(
+            x,
+            state,
+            out,
+            w_in,
+            w_rec,
+            tuple(b for b in biases if b is not None),
+            frozenset([place]),
+        )
 
-    def _assembled(self, out: Value | None, terms: Sequence[Step | Value], steps: frozenset[int]) -> _Cell | None:
+    def _assembled(
+        self, out: Value | None, terms: Sequence[Step | Value], steps: frozenset[int]
+    ) -> _Cell | None:
         """A turn from its terms: U x, W h and biases."""
         biases = [term for term in terms if isinstance(term, Value)]
         products = []
@@ -144,9 +173,16 @@ class _Loops:
         for operand, w_rec in square:
             other, w_in = products[1 - products.index((operand, w_rec))]
             state = operand if isinstance(operand, Value) else None
-            if not (_is_relu_of(self.recording, self.maker, state) or (state is None and _is_zero(operand))):
+            if not (
+                _is_relu_of(self.recording, self.maker, state)
+                or (state is None and _is_zero(operand))
+            ):
                 continue
-            if isinstance(other, Value) and w_in is not w_rec and other.shape.numel() == other.shape[-1]:
+            if (
+                isinstance(other, Value)
+                and w_in is not w_rec
+                and other.shape.numel() == other.shape[-1]
+            ):
                 order = sorted(biases, key=lambda b: self.recording.names[b])
                 return _Cell(other, state, out, w_in, w_rec, tuple(order), steps)
         return None
@@ -174,7 +210,9 @@ def _is_zero(state: Any) -> bool:
 
 def _is_relu_of(recording: Recording, maker: dict[Value, int], state: Value | None) -> bool:
     """Whether a value is what a ReLU made."""
-    return state is not None and state in maker and recording.steps[maker[state]].operation == "relu"
+    return (
+        state is not None and state in maker and recording.steps[maker[state]].operation == "relu"
+    )
 
 
 # ---- putting the layer in ------------------------------------------------------------------------------------------
@@ -196,7 +234,9 @@ def _with_layer(recording: Recording, chain: list[_Cell]) -> Recording:
     needed = {*recording.outputs, *recording.returned}
     kept: list[Step] = []
     for step in reversed([*before, *_layer(recording, chain, used), *after]):
-        if any(v in needed for v in step.outputs if v is not None):  # what only picked an input out is not
+        if any(
+            v in needed for v in step.outputs if v is not None
+        ):  # what only picked an input out is not
             needed.update(step.operands)
             kept.append(step)
     return replace(recording, steps=kept[::-1])
@@ -217,7 +257,9 @@ def _layer(recording: Recording, chain: list[_Cell], used: set[Value]) -> list[S
     x, batch_first = _sequence(recording, chain), False
     if x is None:
         kinds = {cell.x.kind for cell in chain}
-        x = value((length, *first.x.shape), first.x, kinds.pop() if len(kinds) == 1 else Kind.ACTIVATION)
+        x = value(
+            (length, *first.x.shape), first.x, kinds.pop() if len(kinds) == 1 else Kind.ACTIVATION
+        )
         add("stack", ([cell.x for cell in chain],), x)
     elif x.shape[0] != length:
         batch_first = True
@@ -228,11 +270,20 @@ def _layer(recording: Recording, chain: list[_Cell], used: set[Value]) -> list[S
     states = value((*x.shape[:2], hidden), first.out, Kind.ACTIVATION)
     last = value((1, 1, hidden), first.out, Kind.ACTIVATION)
     weights = [first.w_in, first.w_rec, *first.biases]
-    add("rnn_relu", (x, None, weights, bool(first.biases), 1, 0.0, False, False, batch_first), states, last)
+    add(
+        "rnn_relu",
+        (x, None, weights, bool(first.biases), 1, 0.0, False, False, batch_first),
+        states,
+        last,
+    )
     for k, cell in enumerate(chain):
         if cell.out in used:
             at: Any = (slice(None), k) if batch_first else k
-            picked = cell.out if len(cell.out.shape) == 2 else value((1, hidden), cell.out, Kind.ACTIVATION)
+            picked = (
+                cell.out
+                if len(cell.out.shape) == 2
+                else value((1, hidden), cell.out, Kind.ACTIVATION)
+            )
             add("__getitem__", (states, at), picked)
             if picked is not cell.out:
                 add("reshape", (picked, tuple(cell.out.shape)), cell.out)
@@ -259,7 +310,12 @@ def _picked(step: Step | None, x: Value, k: int) -> tuple[Value, int] | None:
     if step is None or step.kwargs or len(step.args) != 2:
         return None
     whole, at = step.args
-    if step.operation == "unbind" and at in (0, 1) and k < len(step.outputs) and step.outputs[k] is x:
+    if (
+        step.operation == "unbind"
+        and at in (0, 1)
+        and k < len(step.outputs)
+        and step.outputs[k] is x
+    ):
         return whole, at
     if step.operation == "__getitem__" and (at == k or at == (slice(None), k)):
         return whole, 0 if at == k else 1

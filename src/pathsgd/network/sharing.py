@@ -25,7 +25,9 @@ class Shared:
 def parameters_shared_along_paths(recording: Recording) -> Shared:
     """Parameters that some path uses more than once."""
     names = recording.names
-    upstream: dict[Value, frozenset[str]] = {value: frozenset([name]) for value, name in names.items()}
+    upstream: dict[Value, frozenset[str]] = {
+        value: frozenset([name]) for value, name in names.items()
+    }
     shared = Shared()
     for step in recording.steps:
         for product in products(step):
@@ -51,7 +53,13 @@ def views(recording: Recording) -> dict[Value, list[str]]:
     for step in recording.steps:
         if step.rule.moves and all(v in viewed for v in step.operands):
             names = sorted({name for v in step.operands for name in viewed[v]})
-            viewed.update({value: names for value in step.outputs if value is not None and value.kind is Kind.WEIGHT})
+            viewed.update(
+                {
+                    value: names
+                    for value in step.outputs
+                    if value is not None and value.kind is Kind.WEIGHT
+                }
+            )
     return viewed
 
 
@@ -74,4 +82,6 @@ def repeats_along_paths(recording: Recording) -> dict[str, int]:
     for step in recording.steps:
         for name in {recording.names[v] for v in step.operands if v in recording.names}:
             counts[name] = counts.get(name, 0) + repeats(step)
-    return {name: counts[name] for name in sorted(shared.recurrent | shared.general) if name in counts}
+    return {
+        name: counts[name] for name in sorted(shared.recurrent | shared.general) if name in counts
+    }

@@ -110,21 +110,33 @@ class Evaluation:
             self.total = reduce(add, sums).times(1 / examples(recording))
         self.kept = {value: known[value] for value in keep}
         names = {id(q): name for name, q in self.weights.items()}
-        self.recurrences = [Recurrence(names[id(w)], states) for w, states in net.states if id(w) in names]
+        self.recurrences = [
+            Recurrence(names[id(w)], states) for w, states in net.states if id(w) in names
+        ]
 
 
-def _interpret(recording: Recording, known: dict[Value, Any], net: Squared, framing: Framing | None) -> None:
+def _interpret(
+    recording: Recording, known: dict[Value, Any], net: Squared, framing: Framing | None
+) -> None:
     """Walk through the steps, on small images where that is possible."""
     if framing is None:
-        interpret(recording, known, lambda step, args, kwargs: step.rule.squared(net, *args, **kwargs))
+        interpret(
+            recording, known, lambda step, args, kwargs: step.rule.squared(net, *args, **kwargs)
+        )
     else:
         framing.begin(known)
-        interpret(recording, known, lambda step, args, kwargs: framing.squared(net, step, args, kwargs))
+        interpret(
+            recording, known, lambda step, args, kwargs: framing.squared(net, step, args, kwargs)
+        )
 
 
-def _gathered_when_used(recording: Recording, parameters: Mapping[str, Tensor], keep: list[Value]) -> list[str]:
+def _gathered_when_used(
+    recording: Recording, parameters: Mapping[str, Tensor], keep: list[Value]
+) -> list[str]:
     """The parameters that are spread over processes and that few steps use; a loop would gather them at every turn."""
-    spread = {value: name for name, value in recording.parameters.items() if is_sharded(parameters[name])}
+    spread = {
+        value: name for name, value in recording.parameters.items() if is_sharded(parameters[name])
+    }
     if not spread:
         return []
     uses = Counter(value for step in recording.steps for value in step.operands)
@@ -149,7 +161,11 @@ def _interpret_gathering(recording: Recording, known: dict[Value, Any], net: Squ
 
 def unsquared(parameter: Tensor, wanted: bool) -> Unsquared | Kernel:
     """A parameter of the squared network of which kappa1 alone is asked for, if it is wanted."""
-    return Unsquared(parameter, wanted=wanted) if parameter.dim() == 2 else Kernel(parameter, wanted=wanted)
+    return (
+        Unsquared(parameter, wanted=wanted)
+        if parameter.dim() == 2
+        else Kernel(parameter, wanted=wanted)
+    )
 
 
 def used_once(recording: Recording) -> frozenset[str]:
@@ -178,7 +194,9 @@ def in_rows(recording: Recording) -> frozenset[str]:
         both = isinstance(x, Value) and isinstance(weight, Value)
         if both and _is_on_one_row(step, x, weight, {"linear": 1, "matmul": 0, "mm": 0}):
             products[weight] += 1
-    return frozenset(name for name, value in recording.parameters.items() if 0 < uses[value] == products[value])
+    return frozenset(
+        name for name, value in recording.parameters.items() if 0 < uses[value] == products[value]
+    )
 
 
 def _uses(recording: Recording) -> Counter[Value]:
@@ -191,4 +209,8 @@ def _uses(recording: Recording) -> Counter[Value]:
 def _is_on_one_row(step: Step, x: Value, weight: Value, contracted: Mapping[str, int]) -> bool:
     """Whether a step applies a matrix to one row; contracted: the dimension that is summed over, by operations."""
     dim = contracted.get(step.operation)
-    return dim is not None and len(weight.shape) == 2 and x.shape.numel() == x.shape[-1] == weight.shape[dim]
+    return (
+        dim is not None
+        and len(weight.shape) == 2
+        and x.shape.numel() == x.shape[-1] == weight.shape[dim]
+    )

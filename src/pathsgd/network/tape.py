@@ -102,7 +102,9 @@ class Recording:
 T = TypeVar("T")
 
 
-def interpret(recording: Recording, known: dict[Value, T], carry: Callable[[Step, Any, Any], Any]) -> dict[Value, T]:
+def interpret(
+    recording: Recording, known: dict[Value, T], carry: Callable[[Step, Any, Any], Any]
+) -> dict[Value, T]:
     """Walk through the steps in their order; what `carry` makes of a step's operands stands for its outputs.
 
     known: what stands for inputs and parameters; outputs are added to it, and it is returned.
@@ -114,10 +116,14 @@ def interpret(recording: Recording, known: dict[Value, T], carry: Callable[[Step
     for step in recording.steps:
         if not all(operand in known for operand in step.operands):
             continue
-        args, kwargs = map_leaves(lambda a: known[a] if isinstance(a, Value) else a, (step.args, step.kwargs))
+        args, kwargs = map_leaves(
+            lambda a: known[a] if isinstance(a, Value) else a, (step.args, step.kwargs)
+        )
         results = carry(step, args, kwargs)
         pairs = zip(step.outputs, results if isinstance(results, (tuple, list)) else (results,))
-        known.update({value: result for value, result in pairs if value is not None and result is not None})
+        known.update(
+            {value: result for value, result in pairs if value is not None and result is not None}
+        )
     return known
 
 
@@ -131,7 +137,10 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
         return function(tree)
     # Leaves are met here, not by one more call each: to record a long loop is to walk through thousands of these.
     if kind is dict:
-        return {k: map_leaves(function, b) if type(b) in _BRANCHES else function(b) for k, b in tree.items()}
+        return {
+            k: map_leaves(function, b) if type(b) in _BRANCHES else function(b)
+            for k, b in tree.items()
+        }
     mapped = [map_leaves(function, b) if type(b) in _BRANCHES else function(b) for b in tree]
     return tuple(mapped) if kind is tuple else mapped
 

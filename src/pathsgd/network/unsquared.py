@@ -49,7 +49,9 @@ class Unsquared:
         """The derivative in W^2; zero if W leads to no output."""
         if self.entered is None or self.left is None:
             n, m = self.weight.shape
-            return Outer(torch.zeros(n, 1, dtype=torch.float64), torch.zeros(1, m, dtype=torch.float64))
+            return Outer(
+                torch.zeros(n, 1, dtype=torch.float64), torch.zeros(1, m, dtype=torch.float64)
+            )
         return Outer(self.left[:, None], self.entered[None, :])
 
     def mass(self) -> Tensor | None:

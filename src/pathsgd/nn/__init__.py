@@ -12,7 +12,17 @@ from pathsgd.nn.loss import linear_cross_entropy
 from pathsgd.nn.rnn import RNN, fuse, unfuse
 from pathsgd.nn.state import carried
 
-__all__ = ["RNN", "Backend", "backend", "carried", "functional", "fuse", "init", "linear_cross_entropy", "unfuse"]
+__all__ = [
+    "RNN",
+    "Backend",
+    "backend",
+    "carried",
+    "functional",
+    "fuse",
+    "init",
+    "linear_cross_entropy",
+    "unfuse",
+]
 
 
 def backend() -> Backend:

@@ -39,7 +39,17 @@ def rnn_relu(*arguments: Any) -> tuple[Tensor, Tensor]:
         data, hx, weights, biased, layers, dropout, training, bidirectional, batch_first = arguments
     if not can_fuse(data, batch_sizes, hx, weights, biased, layers, bidirectional, batch_first):
         return torch_rnn_relu(*arguments)
-    return run(data, batch_sizes, hx, weights, biased, layers, dropout if training else 0.0, bidirectional, batch_first)
+    return run(
+        data,
+        batch_sizes,
+        hx,
+        weights,
+        biased,
+        layers,
+        dropout if training else 0.0,
+        bidirectional,
+        batch_first,
+    )
 
 
 def run(
@@ -56,7 +66,9 @@ def run(
     """rnn_relu on tensors that are known to fit; hx None stands for zeros."""
     if batch_first:
         data = data.transpose(0, 1)
-    layout = Layout(data.shape[0], data.shape[1]) if batch_sizes is None else Layout.packed(batch_sizes)
+    layout = (
+        Layout(data.shape[0], data.shape[1]) if batch_sizes is None else Layout.packed(batch_sizes)
+    )
     directions = 2 if bidirectional else 1
     each = directions * (4 if biased else 2)
     last_states = []
@@ -64,9 +76,13 @@ def run(
         if layer > 0 and dropout:
             data = F.dropout(data, dropout, training=True)
         h0 = None if hx is None else hx[layer * directions : (layer + 1) * directions]
-        data, last = ReluLayer.apply(data, h0, layout, biased, *weights[layer * each : (layer + 1) * each])
+        data, last = ReluLayer.apply(
+            data, h0, layout, biased, *weights[layer * each : (layer + 1) * each]
+        )
         last_states.append(last)
-    return (data.transpose(0, 1) if batch_first else data), (last_states[0] if layers == 1 else torch.cat(last_states))
+    return (data.transpose(0, 1) if batch_first else data), (
+        last_states[0] if layers == 1 else torch.cat(last_states)
+    )
 
 
 def can_fuse(
@@ -83,7 +99,14 @@ def can_fuse(
     return (
         is_plain_arithmetic((data, *weights) if hx is None else (data, hx, *weights))
         and _weights_fit(weights, data.shape[-1], biased, layers, bidirectional)
-        and _rows_fit(data, batch_sizes, hx, len(weights) // (4 if biased else 2), weights[1].shape[0], batch_first)
+        and _rows_fit(
+            data,
+            batch_sizes,
+            hx,
+            len(weights) // (4 if biased else 2),
+            weights[1].shape[0],
+            batch_first,
+        )
     )
 
 
@@ -103,7 +126,13 @@ def is_plain_arithmetic(tensors: Sequence[Any]) -> bool:
     if dtype not in _FUSED_TYPES:
         return False
     for t in tensors:
-        if type(t) not in PLAIN_TENSORS or t.dtype != dtype or not t.is_cpu or t.layout != torch.strided or t.is_neg():
+        if (
+            type(t) not in PLAIN_TENSORS
+            or t.dtype != dtype
+            or not t.is_cpu
+            or t.layout != torch.strided
+            or t.is_neg()
+        ):
             return False
     return True
 
@@ -111,10 +140,14 @@ def is_plain_arithmetic(tensors: Sequence[Any]) -> bool:
 def _only_device_modes() -> bool:
     # torch.set_default_device is a mode too, one that only concerns the creation of tensors.
     depth = torch._C._len_torch_function_stack()
-    return depth > 0 and all(isinstance(torch._C._get_function_stack_at(i), DeviceContext) for i in range(depth))
+    return depth > 0 and all(
+        isinstance(torch._C._get_function_stack_at(i), DeviceContext) for i in range(depth)
+    )
 
 
-def _weights_fit(weights: Sequence[Tensor], inputs: int, biased: bool, layers: int, bidirectional: bool) -> bool:
+def _weights_fit(
+    weights: Sequence[Tensor], inputs: int, biased: bool, layers: int, bidirectional: bool
+) -> bool:
     directions, each = (2 if bidirectional else 1), (4 if biased else 2)
     if len(weights) != layers * directions * each:
         return False
@@ -129,7 +162,12 @@ def _weights_fit(weights: Sequence[Tensor], inputs: int, biased: bool, layers: i
 
 
 def _rows_fit(
-    data: Tensor, batch_sizes: Tensor | None, hx: Tensor | None, states: int, hidden: int, batch_first: bool
+    data: Tensor,
+    batch_sizes: Tensor | None,
+    hx: Tensor | None,
+    states: int,
+    hidden: int,
+    batch_first: bool,
 ) -> bool:
     """data is (T, B, I), (B, T, I) or packed (R, I), not empty, and hx is (states, B, H) or None."""
     if data.dim() != (3 if batch_sizes is None else 2) or data.numel() == 0:

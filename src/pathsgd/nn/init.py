@@ -13,8 +13,12 @@ Target = TypeVar("Target", Tensor, torch.nn.RNNBase)
 def _recurrent_matrices(target: Tensor | torch.nn.RNNBase) -> list[Tensor]:
     if isinstance(target, torch.nn.RNNBase):
         if not isinstance(target, torch.nn.RNN):
-            raise TypeError(f"{type(target).__name__} has gates: its recurrent weights are not one square matrix")
-        return [weight for name, weight in target.named_parameters() if name.startswith("weight_hh")]
+            raise TypeError(
+                f"{type(target).__name__} has gates: its recurrent weights are not one square matrix"
+            )
+        return [
+            weight for name, weight in target.named_parameters() if name.startswith("weight_hh")
+        ]
     if target.dim() != 2 or target.shape[0] != target.shape[1]:
         raise ValueError(f"a recurrent matrix is square, not {tuple(target.shape)}")
     return [target]
@@ -45,7 +49,9 @@ def normalized_positive_(target: Target, generator: torch.Generator | None = Non
 
 
 @torch.no_grad()
-def orthogonal_(target: Target, gain: float = 1.0, generator: torch.Generator | None = None) -> Target:
+def orthogonal_(
+    target: Target, gain: float = 1.0, generator: torch.Generator | None = None
+) -> Target:
     """W = gain * Q with Q uniform among orthogonal matrices: torch.nn.init.orthogonal_ on each recurrent matrix."""
     for weight in _recurrent_matrices(target):
         torch.nn.init.orthogonal_(weight, gain, generator)

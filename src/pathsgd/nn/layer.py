@@ -29,7 +29,9 @@ class ReluLayer(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, h0: Tensor | None, layout: Layout, biased: bool, *weights: Tensor) -> Any:
+    def forward(
+        ctx: Any, x: Tensor, h0: Tensor | None, layout: Layout, biased: bool, *weights: Tensor
+    ) -> Any:
         directions = _by_direction(weights, biased)
         hidden = weights[0].shape[0]
         states = x.new_empty(*x.shape[:-1], len(directions) * hidden)
@@ -46,7 +48,11 @@ class ReluLayer(torch.autograd.Function):
     def backward(ctx: Any, d_states: Tensor | None, d_last: Tensor | None) -> Any:  # type: ignore[override]
         if d_states is None and d_last is None:
             return (None,) * len(ctx.needs_input_grad)
-        if torch.is_grad_enabled() or is_batch_of_gradients(d_states) or is_batch_of_gradients(d_last):
+        if (
+            torch.is_grad_enabled()
+            or is_batch_of_gradients(d_states)
+            or is_batch_of_gradients(d_last)
+        ):
             return _backward_unrolled(ctx, d_states, d_last)
         x, h0, states, *weights = _dense(ctx.saved_tensors)
         d_states, d_last = _dense([d_states, d_last])
@@ -55,7 +61,9 @@ class ReluLayer(torch.autograd.Function):
         for d, own_weights in enumerate(_by_direction(weights, ctx.biased)):
             needs_w_in, needs_w_rec, *needs_biases = _by_direction(needs_weights, ctx.biased)[d]
             needs = Needs(needs_x, needs_h0, needs_w_in, needs_w_rec, any(needs_biases))
-            own: Any = kernels.rnn_backward(d_states, d_last, x, h0, states, own_weights, ctx.layout, d, needs)
+            own: Any = kernels.rnn_backward(
+                d_states, d_last, x, h0, states, own_weights, ctx.layout, d, needs
+            )
             d_x.append(own.x)
             d_h0.append(own.h0)
             d_weights += [own.w_in, own.w_rec]
@@ -65,14 +73,18 @@ class ReluLayer(torch.autograd.Function):
         return total, torch.stack(d_h0) if needs_h0 else None, None, None, *d_weights
 
 
-def _backward_unrolled(ctx: Any, d_states: Tensor | None, d_last: Tensor | None) -> tuple[Tensor | None, ...]:
+def _backward_unrolled(
+    ctx: Any, d_states: Tensor | None, d_last: Tensor | None
+) -> tuple[Tensor | None, ...]:
     """The same gradients by running the layer again, unrolled, so that they can be differentiated in turn."""
     x, h0, _, *weights = ctx.saved_tensors
     needed = [*ctx.needs_input_grad[:2], *ctx.needs_input_grad[4:]]
     with torch.enable_grad():
         # Views, so that a weight tied into several places gets each place's gradient by itself.
         tensors = [t.view_as(t) if need else t for t, need in zip([x, h0, *weights], needed)]
-        outputs = unrolled_layer(tensors[0], tensors[1], ctx.layout, _by_direction(tensors[2:], ctx.biased))
+        outputs = unrolled_layer(
+            tensors[0], tensors[1], ctx.layout, _by_direction(tensors[2:], ctx.biased)
+        )
     pairs = [(out, d_out) for out, d_out in zip(outputs, (d_states, d_last)) if d_out is not None]
     gradients = iter(
         torch.autograd.grad(

@@ -36,13 +36,20 @@ def linear_cross_entropy(
     but not to be differentiated twice. Under torch.func and in earlier versions of torch the logits are materialised.
     """
     if input.shape[:-1] != target.shape:
-        raise ValueError(f"target {tuple(target.shape)} must have one class for each row of input {tuple(input.shape)}")
+        raise ValueError(
+            f"target {tuple(target.shape)} must have one class for each row of input {tuple(input.shape)}"
+        )
     if chunk < 1:
         raise ValueError(f"chunk must be at least one row, not {chunk}")
     rows, classes = input.reshape(-1, input.shape[-1]), target.reshape(-1)
     if _can_fuse(rows, weight, bias, classes, reduction):
-        wanted = tuple(torch.is_grad_enabled() and t is not None and t.requires_grad for t in (rows, weight, bias))
-        return LinearCrossEntropy.apply(rows, weight, bias, classes, reduction == "mean", ignore_index, chunk, wanted)
+        wanted = tuple(
+            torch.is_grad_enabled() and t is not None and t.requires_grad
+            for t in (rows, weight, bias)
+        )
+        return LinearCrossEntropy.apply(
+            rows, weight, bias, classes, reduction == "mean", ignore_index, chunk, wanted
+        )
     loss = _torch_loss(rows, weight, bias, classes, reduction, ignore_index, chunk)
     return loss.view(target.shape) if reduction == "none" else loss
 
@@ -55,7 +62,9 @@ class LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *settings: Any) -> Tensor:
+    def forward(
+        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *settings: Any
+    ) -> Tensor:
         loss, *ctx.gradients = kernels.cross_entropy(rows, weight, bias, target, *settings)
         ctx.save_for_backward(rows, weight, bias, target)
         ctx.settings = settings
@@ -84,7 +93,9 @@ def _backward_whole(ctx: Any, d_loss: Tensor) -> list[Tensor | None]:
     mean, ignore_index, _, wanted = ctx.settings
     # Views, so that a tensor in two places gets each place's gradient by itself.
     tensors = [t.view_as(t) if want else t for t, want in zip(tensors, wanted)]
-    loss = F.cross_entropy(F.linear(*tensors), target, reduction="mean" if mean else "sum", ignore_index=ignore_index)
+    loss = F.cross_entropy(
+        F.linear(*tensors), target, reduction="mean" if mean else "sum", ignore_index=ignore_index
+    )
     needed = [t for t, want in zip(tensors, wanted) if want]
     gradients = iter(torch.autograd.grad(loss, needed, d_loss, create_graph=True))
     return [next(gradients) if want else None for want in wanted]
@@ -109,11 +120,19 @@ def _can_fuse(rows: Tensor, weight: Any, bias: Any, target: Tensor, reduction: s
 
 
 def _torch_loss(
-    rows: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, reduction: str, ignore_index: int, chunk: int
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    reduction: str,
+    ignore_index: int,
+    chunk: int,
 ) -> Tensor:
     # The chunked loop cannot be differentiated by torch.func.
     if not hasattr(F, "linear_cross_entropy") or torch._C._are_functorch_transforms_active():
-        return F.cross_entropy(F.linear(rows, weight, bias), target, reduction=reduction, ignore_index=ignore_index)
+        return F.cross_entropy(
+            F.linear(rows, weight, bias), target, reduction=reduction, ignore_index=ignore_index
+        )
     return F.linear_cross_entropy(
         rows,
         weight,
@@ -122,6 +141,8 @@ def _torch_loss(
         reduction=reduction,
         ignore_index=ignore_index,
         options=torch.nn.LinearCrossEntropyOptions(
-            batch_chunk_size=min(chunk, max(1, len(rows))), chunking_method=None, allow_retain_graph=True
+            batch_chunk_size=min(chunk, max(1, len(rows))),
+            chunking_method=None,
+            allow_retain_graph=True,
         ),
     )

@@ -49,16 +49,22 @@ class RNN(torch.nn.RNN):
             return self._run(input, None, hx, self.batch_first)
         if hx is not None and hx.dim() != 2:
             return None
-        batched = self._run(input.unsqueeze(1), None, None if hx is None else hx.unsqueeze(1), False)
+        batched = self._run(
+            input.unsqueeze(1), None, None if hx is None else hx.unsqueeze(1), False
+        )
         return None if batched is None else (batched[0].squeeze(1), batched[1].squeeze(1))
 
-    def _forward_packed(self, input: PackedSequence, hx: Tensor | None) -> tuple[PackedSequence, Tensor] | None:
+    def _forward_packed(
+        self, input: PackedSequence, hx: Tensor | None
+    ) -> tuple[PackedSequence, Tensor] | None:
         if hx is not None:
             hx = self.permute_hidden(hx, input.sorted_indices)
         result = self._run(input.data, input.batch_sizes, hx, False)
         if result is None:
             return None
-        packed = PackedSequence(result[0], input.batch_sizes, input.sorted_indices, input.unsorted_indices)
+        packed = PackedSequence(
+            result[0], input.batch_sizes, input.sorted_indices, input.unsorted_indices
+        )
         return packed, self.permute_hidden(result[1], input.unsorted_indices)
 
     def _run(
@@ -66,12 +72,18 @@ class RNN(torch.nn.RNN):
     ) -> tuple[Tensor, Tensor] | None:
         """The fused result, or None: then torch computes it, or says what is wrong with the input."""
         own = self._parameters  # far quicker than getattr, but a parametrised weight is elsewhere
-        weights: list[Any] = [own[name] if name in own else getattr(self, name) for name in self._flat_weights_names]
+        weights: list[Any] = [
+            own[name] if name in own else getattr(self, name) for name in self._flat_weights_names
+        ]
         shape = (self.bias, self.num_layers)
-        if not functional.can_fuse(data, batch_sizes, hx, weights, *shape, self.bidirectional, batch_first):
+        if not functional.can_fuse(
+            data, batch_sizes, hx, weights, *shape, self.bidirectional, batch_first
+        ):
             return None
         dropout = self.dropout if self.training else 0.0
-        return functional.run(data, batch_sizes, hx, weights, *shape, dropout, self.bidirectional, batch_first)
+        return functional.run(
+            data, batch_sizes, hx, weights, *shape, dropout, self.bidirectional, batch_first
+        )
 
     def __prepare_scriptable__(self) -> torch.nn.RNN:
         """torch.jit.script compiles torch's own class, with the same parameters."""

@@ -19,7 +19,10 @@ def unrolled_layer(
     x: Tensor, h0: Tensor | None, layout: Layout, directions: Sequence[Sequence[Tensor]]
 ) -> tuple[Tensor, Tensor]:
     """States and last states as ReluLayer returns them; `directions` holds each direction's own weights."""
-    both = [_one_direction(x, None if h0 is None else h0[d], layout, d, own) for d, own in enumerate(directions)]
+    both = [
+        _one_direction(x, None if h0 is None else h0[d], layout, d, own)
+        for d, own in enumerate(directions)
+    ]
     states = torch.cat([states for states, _ in both], dim=-1)
     return states.view(*x.shape[:-1], -1), torch.stack([last for _, last in both])
 
@@ -31,7 +34,9 @@ def _one_direction(
     w_in, w_rec, *biases = weights
     if start is None:
         start = x.new_zeros(layout.batch, w_rec.shape[0])
-    projected = F.linear(x.reshape(-1, x.shape[-1]), w_in, biases[0] + biases[1] if biases else None)
+    projected = F.linear(
+        x.reshape(-1, x.shape[-1]), w_in, biases[0] + biases[1] if biases else None
+    )
     inputs = projected.split(layout.sizes())
     states: list[Tensor] = [start] * layout.steps
     ended: list[Tensor] = []
@@ -41,4 +46,6 @@ def _one_direction(
             before = torch.cat([states[step.before][: step.continued], before])
         states[step.now] = torch.relu(inputs[step.now] + F.linear(before, w_rec))
         ended.append(states[step.now][step.continuing :])
-    return torch.cat(states), torch.cat(ended[::-1])  # the longest sequences come first and end last
+    return torch.cat(states), torch.cat(
+        ended[::-1]
+    )  # the longest sequences come first and end last

@@ -23,7 +23,14 @@ from pathsgd.network.record.unwrap import original
 from pathsgd.optim import growth as growth_bound
 from pathsgd.optim import on_device
 from pathsgd.optim.last_inputs import LastInputs
-from pathsgd.optim.loading import beginning, keep_own_parts, keep_precision, opened, packed, refuse_other_model
+from pathsgd.optim.loading import (
+    beginning,
+    keep_own_parts,
+    keep_precision,
+    opened,
+    packed,
+    refuse_other_model,
+)
 from pathsgd.optim.moves import Move, Unread, move
 from pathsgd.optim.on_device import Skips
 from pathsgd.optim.parts import Part, Parts
@@ -73,7 +80,9 @@ class PathOptimizer(Optimizer):
         if terms not in ("first", "both"):
             raise ValueError(f"terms must be 'first' or 'both', got {terms!r}")
         if not 1 <= refresh_every < math.inf:
-            raise ValueError(f"refresh_every must be a number of steps, at least 1, got {refresh_every}")
+            raise ValueError(
+                f"refresh_every must be a number of steps, at least 1, got {refresh_every}"
+            )
         metric = chosen(metric)
         is_paper = isinstance(metric, PaperMetric)
         if clip == "auto":
@@ -163,9 +172,13 @@ class PathOptimizer(Optimizer):
     def _check(self, group: dict[str, Any]) -> None:
         for p in group["params"]:
             if id(p) not in self._names:
-                raise ValueError(f"a parameter of shape {tuple(p.shape)} does not belong to the model")
+                raise ValueError(
+                    f"a parameter of shape {tuple(p.shape)} does not belong to the model"
+                )
             if p.is_complex():
-                raise TypeError(f"parameter '{self._names[id(p)]}' is complex; path geometry needs real parameters")
+                raise TypeError(
+                    f"parameter '{self._names[id(p)]}' is complex; path geometry needs real parameters"
+                )
         if isinstance(group["lr"], Tensor) and group["lr"].numel() != 1:
             raise ValueError(f"Tensor lr must be 1-element, got shape {tuple(group['lr'].shape)}")
         for key in ("lr", "weight_decay"):
@@ -194,7 +207,9 @@ class PathOptimizer(Optimizer):
         self._forget_layout()
         for kept in self.state.values():
             for key in {"whitening", "whitening_columns"} & kept.keys():
-                kept[key] = _own(kept[key])  # it may still be another optimiser's, which writes over it
+                kept[key] = _own(
+                    kept[key]
+                )  # it may still be another optimiser's, which writes over it
         if "_refresh" in state:
             self._names = {id(p): n for n, p in self.model.named_parameters()}
             self._is_sharded = any(is_sharded(p) for p in self.model.parameters())
@@ -245,7 +260,11 @@ class PathOptimizer(Optimizer):
     def keep_up(self, parts: list[Part]) -> Measure | None:
         """Measure the metric again if it is time; None if it serves on."""
         measured = self._refresh.keep_up(
-            parts, self._last, self.param_groups[0], self._skips.unread, bounds_steps=self.step_limit is not None
+            parts,
+            self._last,
+            self.param_groups[0],
+            self._skips.unread,
+            bounds_steps=self.step_limit is not None,
         )
         if measured is not None:
             self.log_gamma_sq = measured.log_gamma_sq
@@ -258,20 +277,27 @@ class PathOptimizer(Optimizer):
         constant = self._constant(parts)
         moves = [self._motion(part, constant) for part in parts]
         rows = self._refresh.scale_free_rows(parts, self._last)
-        lengths = (on_device.move if is_elsewhere else move)(moves, self.clip, self.step_limit, constant)
+        lengths = (on_device.move if is_elsewhere else move)(
+            moves, self.clip, self.step_limit, constant
+        )
         rows.keep_lengths()
         if self.capturable:
             for m in moves:
                 self._skips.count_there(m)
         elif lengths.finite is not None:
-            self._skips.add(lengths.finite, [state for m in moves if m.counts_steps for state in m.part.states])
+            self._skips.add(
+                lengths.finite, [state for m in moves if m.counts_steps for state in m.part.states]
+            )
         self._dual_norm = self._dual_norm if lengths.dual_norm is None else lengths.dual_norm
         self._step_growth = self._step_growth if lengths.growth is None else lengths.growth
         # Elsewhere it takes hundreds of small operations, so the rates are looked at together with the metric.
         is_due = measured is not None or not is_elsewhere
         if self.growth is not None and lengths.moved and is_due:
             self.growth_rates = growth_bound.bound_parts_(
-                parts, self._refresh.recurrences(self._last), self.growth, is_measured=measured is not None
+                parts,
+                self._refresh.recurrences(self._last),
+                self.growth,
+                is_measured=measured is not None,
             )
         if not is_elsewhere:
             self._refresh.let_go(parts)
@@ -283,13 +309,20 @@ class PathOptimizer(Optimizer):
         result = super().state_dict()
         if self.state:
             owners = [(p, group) for group in self.param_groups for p in group["params"]]
-            states = {i: self.state.get(p) or self._beginning(p, group) for i, (p, group) in enumerate(owners)}
-            result["state"] = {i: packed(state, owners[i][0]) for i, state in states.items() if state}
+            states = {
+                i: self.state.get(p) or self._beginning(p, group)
+                for i, (p, group) in enumerate(owners)
+            }
+            result["state"] = {
+                i: packed(state, owners[i][0]) for i, state in states.items() if state
+            }
         return result
 
     def _beginning(self, p: Tensor, group: dict[str, Any]) -> dict[str, Any]:
         """The state of a parameter before its first step; of a frozen one there is none."""
-        return beginning(p, self._moment_names(group), self.refresh_every) if p.requires_grad else {}
+        return (
+            beginning(p, self._moment_names(group), self.refresh_every) if p.requires_grad else {}
+        )
 
     def _is_only_laying_out(self, parts: Sequence[Part]) -> bool:
         """Whether nothing but a new optimiser's states is wanted.

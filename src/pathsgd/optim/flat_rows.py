@@ -40,7 +40,9 @@ class FlatRows:
         self._units_of_runs = torch.cat([of_runs, count + of_runs]).to(device, non_blocking=True)
         self._units = units.int().to(device, non_blocking=True)
         self._nothing = torch.zeros(2 * count, dtype=torch.float64, device=device)
-        self._dtype = max((compute_dtype(row.p.dtype) for row in rows), key=lambda dtype: dtype.itemsize)
+        self._dtype = max(
+            (compute_dtype(row.p.dtype) for row in rows), key=lambda dtype: dtype.itemsize
+        )
         self._before = self._nothing
         self._whitenings: list[Tensor] = []
         self._inverse: Tensor | None = None
@@ -57,7 +59,9 @@ class FlatRows:
         before, after = self._squares(both.square_())
         ratios = threshold(before / after, 0.0, 1.0)  # a row that was zero stays as it is
         factors = torch.empty(self._count, dtype=self._dtype, device=both.device)
-        torch.sqrt(ratios, out=factors).nan_to_num_(1.0, 1.0, 1.0)  # and so does one that is zero now
+        torch.sqrt(ratios, out=factors).nan_to_num_(
+            1.0, 1.0, 1.0
+        )  # and so does one that is zero now
         of_entries = factors.index_select(0, self._units).split(self._sizes)
         params = [row.p for row in self._rows]
         torch._foreach_mul_(params, [f.view(p.shape) for f, p in zip(of_entries, params)])
@@ -77,7 +81,10 @@ class FlatRows:
         whitenings = [state["whitening"] for state in states]
         known = self._whitenings
         if self._inverse is None or any(now is not then for now, then in zip(whitenings, known)):
-            of_rows = [whitening_of(s).expand(row.p.shape).reshape(-1) for s, row in zip(states, self._rows)]
+            of_rows = [
+                whitening_of(s).expand(row.p.shape).reshape(-1)
+                for s, row in zip(states, self._rows)
+            ]
             flat = torch.cat(of_rows)
             inverse = torch.where((flat > 0) & (self._units > 0), 1 / flat, 0.0)
             # Written over the last one: who has captured a step reads there.

@@ -37,7 +37,9 @@ _SCALE_SERVES = 100  # looks; only which coordinates power iteration works in, s
 _EVERY = 2  # steps from look to look; steps are bounded, too, so little can happen between them
 _TENSORS = ("growth_scale", "growth_rays", "growth_age", "growth_mean", "growth_left")
 _looks: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # type: ignore[type-arg]
-_UNITS_A_STEP = 400  # a matrix n times as large is looked at every n-th time: its products wait for memory
+_UNITS_A_STEP = (
+    400  # a matrix n times as large is looked at every n-th time: its products wait for memory
+)
 
 
 def _is_due(weight: Tensor, state: dict[str, Any], cap: float) -> bool:
@@ -49,7 +51,11 @@ def _is_due(weight: Tensor, state: dict[str, Any], cap: float) -> bool:
 
 
 def bound_matrix_(
-    weight: Tensor, state: dict[str, Any], recurrence: Recurrence, cap: float, whitening: Callable[[], Tensor]
+    weight: Tensor,
+    state: dict[str, Any],
+    recurrence: Recurrence,
+    cap: float,
+    whitening: Callable[[], Tensor],
 ) -> Tensor:
     """Bound one matrix in place, and keep what the next call starts from in `state`; returns the rate found, 0-d.
 
@@ -62,22 +68,43 @@ def bound_matrix_(
         rate = torch.tensor(look.bound(cap), dtype=weight.dtype)
         state["growth_started"] = look.directions.started
     else:
-        rate = _bound_anew(weight, state, recurrence, cap, whitening if looks % _SCALE_SERVES == 0 else None)
+        rate = _bound_anew(
+            weight, state, recurrence, cap, whitening if looks % _SCALE_SERVES == 0 else None
+        )
     state["growth_rate"] = rate
     return rate
 
 
 def _bound_anew(
-    weight: Tensor, state: dict[str, Any], recurrence: Recurrence, cap: float, whitening: Callable[[], Tensor] | None
+    weight: Tensor,
+    state: dict[str, Any],
+    recurrence: Recurrence,
+    cap: float,
+    whitening: Callable[[], Tensor] | None,
 ) -> Tensor:
     """Bound a matrix in the coordinates of its whitening, or in those of the last look; prepare for the next one."""
-    work = weight.detach() if weight.dtype in (torch.float32, torch.float64) else weight.detach().float()
-    kept = {key: state[key].to(work) for key in _TENSORS if key in state}  # the model may have changed its precision
-    f = map_of(recurrence, work, whitening() if whitening else None, None if whitening else kept["growth_scale"])
+    work = (
+        weight.detach()
+        if weight.dtype in (torch.float32, torch.float64)
+        else weight.detach().float()
+    )
+    kept = {
+        key: state[key].to(work) for key in _TENSORS if key in state
+    }  # the model may have changed its precision
+    f = map_of(
+        recurrence,
+        work,
+        whitening() if whitening else None,
+        None if whitening else kept["growth_scale"],
+    )
     state["growth_scale"] = f.scale
     if "growth_rays" in state:
         directions = growth.Directions(
-            kept["growth_rays"], kept["growth_age"], kept["growth_mean"], kept["growth_left"], state["growth_started"]
+            kept["growth_rays"],
+            kept["growth_age"],
+            kept["growth_mean"],
+            kept["growth_left"],
+            state["growth_started"],
         )
         rate = growth.bound_(f, directions, cap)
     else:
@@ -142,7 +169,9 @@ def bound_growth_(
     if not 0 < limit < math.inf:
         raise ValueError(f"limit must be positive and finite, got {limit}")
     if horizon is not None and not 0 < horizon < math.inf:
-        raise ValueError(f"horizon must be positive and finite, or None for the uses of these inputs, got {horizon}")
+        raise ValueError(
+            f"horizon must be positive and finite, or None for the uses of these inputs, got {horizon}"
+        )
     refuse_sharded(model, "bound_growth_", "use PathSGD or PathAdam")
     kept = _kept.setdefault(model, _Kept())
     recording: list[Recording] = []
@@ -159,7 +188,9 @@ def bound_growth_(
 
     def whitening(name: str) -> Tensor:
         with torch.enable_grad():  # kappa is a derivative
-            return whitening_of(Kappa(recorded(), parameters).first(), name, parameters[name].detach())
+            return whitening_of(
+                Kappa(recorded(), parameters).first(), name, parameters[name].detach()
+            )
 
     rates = {}
     for recurrence in kept.recurrences[key]:
@@ -185,14 +216,18 @@ def make_room(state: dict[str, Any], rate: Tensor, recurrence: Recurrence, uses:
     if rate.is_cpu:
         log = uses * math.log(max(float(rate), 1e-30))
         state["growth_peak"] = peak = log if peak is None else max(log, float(peak) - RELEASE)
-        state["growth_room"] = (LEAST_ROOM + uses * max(0.0, 1 - math.exp(min(peak / uses, 0.0)))) / gain
+        state["growth_room"] = (
+            LEAST_ROOM + uses * max(0.0, 1 - math.exp(min(peak / uses, 0.0)))
+        ) / gain
         return
     there = rate.clamp(min=1e-30).log() * uses
     new = there if peak is None else there.clamp(min=peak - RELEASE)
     left = (LEAST_ROOM + uses * (1 - (new / uses).exp()).clamp(min=0)) / gain
     state["growth_peak"] = new
     known = state.get("growth_room")
-    state["growth_room"] = known.copy_(left) if isinstance(known, Tensor) else left  # a captured step reads it there
+    state["growth_room"] = (
+        known.copy_(left) if isinstance(known, Tensor) else left
+    )  # a captured step reads it there
 
 
 def bound_parts_(
@@ -215,7 +250,9 @@ def bound_parts_(
             cap = cap_of(limit, uses)
             if _is_due(part.owners[index], state, cap):  # its shape is the same in every process
                 weight = part.whole(p, index)
-                rate = bound_matrix_(weight, state, recurrence, cap, functools.partial(_whitening, part, index))
+                rate = bound_matrix_(
+                    weight, state, recurrence, cap, functools.partial(_whitening, part, index)
+                )
                 if weight is not p:
                     p.copy_(part.own(weight))
                 make_room(state, rate, recurrence, uses)

@@ -72,7 +72,9 @@ class InPathCoordinates(Optimizer):
         refuse_sharded(model, "InPathCoordinates", "use PathSGD or PathAdam")
         metric = chosen(metric)
         if isinstance(metric, PaperMetric):
-            raise ValueError("the paper's metric has no coordinates: use metric='absolute', or pathsgd.optim.wrap")
+            raise ValueError(
+                "the paper's metric has no coordinates: use metric='absolute', or pathsgd.optim.wrap"
+            )
         self.clip = bound_of(CLIP if clip == "auto" else clip, metric)
         self.dual_norm = math.nan
         """Length of the last gradient in the dual metric, before clipping."""
@@ -84,7 +86,10 @@ class InPathCoordinates(Optimizer):
         )  # fmt: skip
         self.inner = optimizer
         """The optimiser itself."""
-        super().__init__([p for group in optimizer.param_groups for p in group["params"]], dict(optimizer.defaults))
+        super().__init__(
+            [p for group in optimizer.param_groups for p in group["params"]],
+            dict(optimizer.defaults),
+        )
         self._share()
 
     def _share(self) -> None:
@@ -136,7 +141,9 @@ class InPathCoordinates(Optimizer):
         owners, whitenings = _owners(parts), _whitenings(parts)
         seen = [p.grad * whitening for p, whitening in zip(owners, whitenings)]  # type: ignore[operator]
         self.dual_norm = float(torch.stack([u.double().square().sum() for u in seen]).sum().sqrt())
-        factor = clip_factor(self.dual_norm, self.clip.limit if isinstance(self.clip, DualNorm) else math.inf)
+        factor = clip_factor(
+            self.dual_norm, self.clip.limit if isinstance(self.clip, DualNorm) else math.inf
+        )
         if factor == 0:
             return None
         values = [p.detach().clone() for p in owners]
@@ -175,7 +182,9 @@ def _refuse_unfit(optimizer: Optimizer) -> None:
     if isinstance(optimizer, (PathOptimizer, InPathCoordinates)):
         raise TypeError(f"{type(optimizer).__name__} steps in path coordinates already")
     if isinstance(optimizer, LBFGS):
-        raise TypeError("LBFGS searches along lines by losses of its own: it cannot step in other coordinates")
+        raise TypeError(
+            "LBFGS searches along lines by losses of its own: it cannot step in other coordinates"
+        )
     if hasattr(optimizer, "eval"):
         raise TypeError(
             f"{type(optimizer).__name__} changes parameters outside of its steps (eval, train), where they are not in "

@@ -34,7 +34,11 @@ class LastInputs:
         self._owner: weakref.ref[Any] | None = None
         self._is_example = example is not None
         self._call: Call | None = as_call(model, example) if self._is_example else None
-        self._problem = "it has seen no forward pass of its model" if has_forward(model) else f"the model {NO_FORWARD}"
+        self._problem = (
+            "it has seen no forward pass of its model"
+            if has_forward(model)
+            else f"the model {NO_FORWARD}"
+        )
         self._peers: ranks.Peers | None = None
         """The processes that share their gradients with this one."""
         self.dice: Dice | None = None
@@ -105,7 +109,11 @@ class LastInputs:
 
     def learn_from(self, structures: Structures) -> None:
         """Hold from now on what its recordings have shown to be needed."""
-        known, self.structural, self.watches_dice = self.structural, structures.structural, structures.throws_dice
+        known, self.structural, self.watches_dice = (
+            self.structural,
+            structures.structural,
+            structures.throws_dice,
+        )
         if known != self.structural and not self._is_example and self._call is not None:
             self._call = self._without_data(self._call)
 
@@ -123,7 +131,9 @@ class LastInputs:
         call = self.get()
         if self._peers is None:
             return call, self.dice
-        if ranks.is_first(self._peers):  # which values are structure shows when the model is recorded
+        if ranks.is_first(
+            self._peers
+        ):  # which values are structure shows when the model is recorded
             geometry.structure(call, self.dice)
             self.learn_from(geometry.structures)
             call = self.get()

@@ -32,10 +32,15 @@ def packed(state: Mapping[str, Any], p: Tensor) -> dict[str, Any]:
     more = {key: value for key, value in state.items() if key not in result}
     if spread is not None:
         result |= {key: spread.joined(result[key], p) for key in SHAPED if key in result}
-        if more.pop("growth_ratio", None) is not None:  # one process has only a part of it: it is measured again
+        if (
+            more.pop("growth_ratio", None) is not None
+        ):  # one process has only a part of it: it is measured again
             result["age"] = LARGEST_AGE
     file = io.BytesIO()
-    torch.save({key: value.cpu() if isinstance(value, Tensor) else value for key, value in more.items()}, file)
+    torch.save(
+        {key: value.cpu() if isinstance(value, Tensor) else value for key, value in more.items()},
+        file,
+    )
     return result | {"more": base64.b64encode(file.getvalue()).decode() if more else ""}
 
 
@@ -98,7 +103,11 @@ def keep_precision(
                 continue
             for key, value in state_dict["state"].get(index, {}).items():
                 loaded = state[p].get(key)
-                if isinstance(value, Tensor) and isinstance(loaded, Tensor) and value.dtype != loaded.dtype:
+                if (
+                    isinstance(value, Tensor)
+                    and isinstance(loaded, Tensor)
+                    and value.dtype != loaded.dtype
+                ):
                     state[p][key] = value.to(device=loaded.device, copy=True)
 
 

@@ -70,7 +70,9 @@ class Lengths:
     """Whether the gradient was finite, where only the device knows."""
 
 
-def move(moves: Sequence[Move], clip: DualNorm | Length | None, limit: StepLimit, constant: float = 1.0) -> Lengths:
+def move(
+    moves: Sequence[Move], clip: DualNorm | Length | None, limit: StepLimit, constant: float = 1.0
+) -> Lengths:
     """One step of all parts.
 
     A gradient whose bounded length is not finite moves nothing.
@@ -141,7 +143,9 @@ def _update(m: Move) -> Update:
     if part.update is None or not same:
         none: list[Tensor] = []
         first, second = [*moments, none, none][:2]
-        part.update = Update(Operands(part.params, part.gradients(), whitenings, first, second, columns, part.names))
+        part.update = Update(
+            Operands(part.params, part.gradients(), whitenings, first, second, columns, part.names)
+        )
         part.worked_on = works_on
     else:
         part.update.renew(part.gradients())
@@ -151,7 +155,9 @@ def _update(m: Move) -> Update:
 def _moments(part: Part, key: str) -> list[Tensor]:
     """State `key` of every parameter, in its shape; zero where a parameter has none yet."""
     known = part.moments.get(key)
-    if known is not None and all(state.get(key) is moment for state, moment in zip(part.states, known)):
+    if known is not None and all(
+        state.get(key) is moment for state, moment in zip(part.states, known)
+    ):
         return known
     refuse_other_shapes(key, part.names, part.params, part.states)
     # Copies: a state that was loaded may still be another optimiser's.

@@ -36,14 +36,18 @@ _KEPT = {torch.float32: 1e-8, torch.float64: 1e-30}
 """Share of the old vector in the new one: nothing beside a step, and where there is none, the old vector is left."""
 
 
-def move(moves: Sequence[Move], clip: DualNorm | Length | None, limit: StepLimit, constant: float = 1.0) -> Lengths:
+def move(
+    moves: Sequence[Move], clip: DualNorm | Length | None, limit: StepLimit, constant: float = 1.0
+) -> Lengths:
     """One step of all parts, which lie on one device; `moves.move` says what the arguments are."""
     flats = [_flat(m) for m in moves]
     whitened = [f.gather(m.part.gradients()).mul_(f.whitening) for m, f in zip(moves, flats)]
     norm, finite = None, None
     if clip is not None:
         is_dual = isinstance(clip, DualNorm)
-        norm = _norm(flats, whitened if is_dual else [u * f.whitening for f, u in zip(flats, whitened)])
+        norm = _norm(
+            flats, whitened if is_dual else [u * f.whitening for f, u in zip(flats, whitened)]
+        )
         finite = norm < math.inf
         most = clip.limit / (math.sqrt(constant) if is_dual else constant)
         over = norm.clamp(min=most)
@@ -85,7 +89,9 @@ def _gates(m: Move, f: Flat, finite: Tensor | None) -> Tensor:
     The moments' two coefficients, the least divisor of the step, and how many steps this one counts for.
     """
     rule = m.rule
-    first, second = (1 - rule.betas[0], rule.betas[1]) if rule.direction == ADAM else (rule.momentum, 1.0)
+    first, second = (
+        (1 - rule.betas[0], rule.betas[1]) if rule.direction == ADAM else (rule.momentum, 1.0)
+    )
     kept = (0.0, 1.0) if rule.direction == ADAM else (1.0, 1.0)
     usual, bad = f.constant((first, second, 1.0, 1.0)), f.constant((*kept, math.inf, 0.0))
     return usual if finite is None else torch.where(finite, usual, bad)
@@ -119,7 +125,9 @@ def _apply(m: Move, f: Flat, d: Tensor, gate: Tensor, grown: Tensor | None) -> N
     d.div_(gate[2] if grown is None else torch.maximum(grown, gate[2]))
     group, params = m.part.group, m.part.params
     decay = (
-        (m.rate if m.rate is not None else float(group["lr"])) * group["weight_decay"] if group["weight_decay"] else 0.0
+        (m.rate if m.rate is not None else float(group["lr"])) * group["weight_decay"]
+        if group["weight_decay"]
+        else 0.0
     )
     keep = None if isinstance(decay, float) and not decay else 1 - decay / gate[2]
     if compute_dtype(params[0].dtype) != params[0].dtype:
@@ -145,7 +153,10 @@ def _apply_rounded(f: Flat, d: Tensor, alpha: float, keep: Tensor | None) -> Non
 
 
 def _growth(
-    moves: Sequence[Move], flats: Sequence[Flat], directions: Sequence[Tensor], limit: float | Literal["room"]
+    moves: Sequence[Move],
+    flats: Sequence[Flat],
+    directions: Sequence[Tensor],
+    limit: float | Literal["room"],
 ) -> tuple[Unread, Tensor] | None:
     """The largest growth of a repeated matrix in this step, and in units of its limit (step_bound.py)."""
     found: list[tuple[Tensor, float]] = []
@@ -157,7 +168,9 @@ def _growth(
                 found.append((length, abs(m.alpha) * state["repeats"]))
                 most = state.get("growth_room", LEAST_ROOM) if limit == "room" else limit
                 if isinstance(most, Tensor):  # both factors in one operation
-                    excess.append(torch.addcdiv(f.constant((0.0,))[0], length, most, value=found[-1][1]))
+                    excess.append(
+                        torch.addcdiv(f.constant((0.0,))[0], length, most, value=found[-1][1])
+                    )
                 else:
                     excess.append(length * (found[-1][1] / most))
     if not found:
@@ -209,7 +222,9 @@ class Skips:
 
     def settle(self, values: Sequence[float] | None = None) -> None:
         """Take steps that were skipped out of the count. values: of `unread`, if somebody has read them already."""
-        for finite, states in zip(read([], self.unread) if values is None else values, self._states):
+        for finite, states in zip(
+            read([], self.unread) if values is None else values, self._states
+        ):
             for state in states if not finite else ():
                 state["step"] -= 1
         self.unread, self._states = [], []
@@ -270,7 +285,9 @@ class Flat:
 
     def gather(self, tensors: Sequence[Tensor]) -> Tensor:
         """A copy of these tensors, one for each parameter, end to end."""
-        return torch.cat([t.reshape(-1) for t in tensors]).to(compute_dtype(self.part.params[0].dtype))
+        return torch.cat([t.reshape(-1) for t in tensors]).to(
+            compute_dtype(self.part.params[0].dtype)
+        )
 
     def constant(self, values: tuple[float, ...]) -> Tensor:
         """These numbers on the device; copied there once."""
@@ -285,18 +302,25 @@ class Flat:
         params, states = self.part.params, self.part.states
         if not self._holds("whitening"):
             # A state from the CPU may hold an outer product; here it is one tensor.
-            self.whitening = self._lay("whitening", [whitening_of(s).expand(p.shape) for s, p in zip(states, params)])
+            self.whitening = self._lay(
+                "whitening", [whitening_of(s).expand(p.shape) for s, p in zip(states, params)]
+            )
             for state in states:
                 state.pop("whitening_columns", None)
         for name in moment_names:
             if not self._holds(name):
-                known = [state[name] if name in state else torch.zeros_like(p) for state, p in zip(states, params)]
+                known = [
+                    state[name] if name in state else torch.zeros_like(p)
+                    for state, p in zip(states, params)
+                ]
                 self.moments[name] = self._lay(name, known)
 
     def _holds(self, name: str) -> bool:
         """Whether every state still is the view that was put there."""
         views = self._views.get(name)
-        return views is not None and all(s.get(name) is view for s, view in zip(self.part.states, views))
+        return views is not None and all(
+            s.get(name) is view for s, view in zip(self.part.states, views)
+        )
 
     def _lay(self, name: str, tensors: Sequence[Tensor]) -> Tensor:
         flat = self.gather(tensors)

@@ -71,16 +71,25 @@ class Parts:
     """The parts of an optimiser's parameters, put together anew when others have gradients than in the last step."""
 
     def __init__(self, alike: tuple[str, ...], settle: Callable[[], None]) -> None:
-        self._alike, self._settle = alike, settle  # settle: makes the states say what they are compared by
+        self._alike, self._settle = (
+            alike,
+            settle,
+        )  # settle: makes the states say what they are compared by
         self._present: list[list[bool]] = []
         self._parts: list[Part] = []
 
-    def with_gradients(self, groups: list[dict[str, Any]], names: dict[int, str], state: Any) -> list[Part]:
+    def with_gradients(
+        self, groups: list[dict[str, Any]], names: dict[int, str], state: Any
+    ) -> list[Part]:
         """The parameters that have gradients. names: by the parameters' ids; state: the optimiser's."""
         present = [[p.grad is not None for p in group["params"]] for group in groups]
-        if present != self._present or any(state.get(part.owners[0]) is not part.states[0] for part in self._parts):
+        if present != self._present or any(
+            state.get(part.owners[0]) is not part.states[0] for part in self._parts
+        ):
             self._settle()
-            self._parts = [part for group in groups for part in _put_together(group, names, state, self._alike)]
+            self._parts = [
+                part for group in groups for part in _put_together(group, names, state, self._alike)
+            ]
             self._present = present
         for part in self._parts:
             if part.spread is not None:
@@ -88,7 +97,9 @@ class Parts:
         return self._parts
 
 
-def _put_together(group: dict[str, Any], names: dict[int, str], state: Any, alike: Iterable[str]) -> list[Part]:
+def _put_together(
+    group: dict[str, Any], names: dict[int, str], state: Any, alike: Iterable[str]
+) -> list[Part]:
     """The parameters of a group that have gradients, together where dtype, device and the states `alike` agree."""
     together: dict[Any, list[Tensor]] = {}
     for p in group["params"]:

@@ -85,7 +85,9 @@ class PathAdam(PathOptimizer):
                 f"clip={clip}: the length of grad / kappa has no unit that a number could mean; bound the dual norm "
                 f"with clip=pathsgd.optim.DualNorm({clip}), or leave clip out"
             )
-        usual_lr, usual_betas = PAPER_DEFAULTS if isinstance(chosen(metric), PaperMetric) else DEFAULTS
+        usual_lr, usual_betas = (
+            PAPER_DEFAULTS if isinstance(chosen(metric), PaperMetric) else DEFAULTS
+        )
         lr = usual_lr if lr is None else lr
         betas = usual_betas if betas is None else betas
         defaults = {
@@ -107,7 +109,9 @@ class PathAdam(PathOptimizer):
     @property
     def state_powers(self) -> dict[str, int]:
         """As in PathOptimizer; the paper's moments are those of grad / kappa, which scales as the parameter does."""
-        own = {"exp_avg": 1, "exp_avg_sq": 2} if isinstance(self._refresh.metric, PaperMetric) else {}
+        own = (
+            {"exp_avg": 1, "exp_avg_sq": 2} if isinstance(self._refresh.metric, PaperMetric) else {}
+        )
         return {**super().state_powers, **own}
 
     def _beginning(self, p: Tensor, group: dict[str, Any]) -> dict[str, Any]:
@@ -129,5 +133,7 @@ class PathAdam(PathOptimizer):
         # m^ / (sqrt(v^) + eps) with both bias corrections moved into the step size and eps: two passes fewer.
         step = part.states[0].get("step", 0) + 1
         correction = (1 - beta2**step) ** 0.5
-        rule = UpdateRule(ADAM, betas=(beta1, beta2), eps=group["eps"] * correction, whitens=whitens)
+        rule = UpdateRule(
+            ADAM, betas=(beta1, beta2), eps=group["eps"] * correction, whitens=whitens
+        )
         return Move(part, rule, -lr * correction / (1 - beta1**step), names, counts_steps=True)

@@ -69,7 +69,9 @@ def is_first(peers: Peers) -> bool:
     return dist.get_rank() == peers.first
 
 
-def agreed(call: Call, dice: Dice | None, structural: frozenset[int], peers: Peers) -> tuple[Call, Dice | None]:
+def agreed(
+    call: Call, dice: Dice | None, structural: frozenset[int], peers: Peers
+) -> tuple[Call, Dice | None]:
     """What the first process was run on, in every process. structural: numbers of the inputs whose values count."""
     number, store = _sent[peers.name], _store()
     _sent[peers.name] += 1
@@ -80,8 +82,12 @@ def agreed(call: Call, dice: Dice | None, structural: frozenset[int], peers: Pee
             store.delete_key(f"{key}{number - _KEPT}")
         return call, dice
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of torch's own class for the structure of arguments
-        told, structure, dice = pickle.loads(store.get(f"{key}{number}"))  # from a process of the same run
+        warnings.simplefilter(
+            "ignore", FutureWarning
+        )  # of torch's own class for the structure of arguments
+        told, structure, dice = pickle.loads(
+            store.get(f"{key}{number}")
+        )  # from a process of the same run
     return _rebuilt(call, told, structure), dice
 
 
@@ -122,7 +128,10 @@ def _message(call: Call, dice: Dice | None, structural: frozenset[int]) -> bytes
 
     leaves, structure = tree_flatten((call.args, call.kwargs))
     told = [
-        leaf if isinstance(leaf, _PLAIN) else [described(a) for a in numbered_tensors(Call((leaf,)))] for leaf in leaves
+        leaf
+        if isinstance(leaf, _PLAIN)
+        else [described(a) for a in numbered_tensors(Call((leaf,)))]
+        for leaf in leaves
     ]
     return pickle.dumps((told, structure, dice))
 
@@ -132,7 +141,9 @@ def _rebuilt(own: Call, told: list[Any], structure: Any) -> Call:
     leaves, own_structure = tree_flatten((own.args, own.kwargs))
     device = next((a.device for a in numbered_tensors(own)), torch.device("cpu"))
     mine = leaves if structure == own_structure else [None] * len(told)
-    args, kwargs = tree_unflatten([_leaf(one, leaf, device) for one, leaf in zip(told, mine)], structure)
+    args, kwargs = tree_unflatten(
+        [_leaf(one, leaf, device) for one, leaf in zip(told, mine)], structure
+    )
     return Call(args, kwargs)
 
 

@@ -66,7 +66,9 @@ class Refresh:
 
     def forget(self) -> None:
         """Drop what is only kept to save work."""
-        self._last: dict[str, WhiteningOf] = {}  # whitenings of the last measurement, to be written over
+        self._last: dict[
+            str, WhiteningOf
+        ] = {}  # whitenings of the last measurement, to be written over
         self._recurrences: Mapping[str, Recurrence] | None = None  # of the last measurement
         self._spaces: NodeSpaces | None = None  # of the last measurement
         self._rows: ScaleFreeRows | None = None  # of the last step
@@ -74,19 +76,33 @@ class Refresh:
         self._told: set[str] = set()  # parameters that no path uses: said once for each
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_last": {}, "_spaces": None, "_rows": None, "_told": set(), "_recurrences": None}
+        return {
+            **vars(self),
+            "_last": {},
+            "_spaces": None,
+            "_rows": None,
+            "_told": set(),
+            "_recurrences": None,
+        }
 
     def is_due(self, parts: Sequence[Part]) -> bool:
         """Whether a metric is too old, or a parameter has none yet; never while a step is captured in a graph."""
         if _is_capturing(parts[0].params[0].device):
-            new = [name for part in parts for name, state in zip(part.names, part.states) if "age" not in state]
+            new = [
+                name
+                for part in parts
+                for name, state in zip(part.names, part.states)
+                if "age" not in state
+            ]
             if new:
                 raise RuntimeError(
                     f"parameter '{new[0]}' has no metric yet, and none can be measured while a step is captured: take "
                     "one step before"
                 )
             return False
-        return any(state.get("age", self.every) >= self.every for part in parts for state in part.states)
+        return any(
+            state.get("age", self.every) >= self.every for part in parts for state in part.states
+        )
 
     def keep_up(
         self,
@@ -141,7 +157,9 @@ class Refresh:
 
     def scale_free_rows(self, parts: Sequence[Part], inputs: LastInputs) -> ScaleFreeRows:
         """The rows of these parts whose lengths nothing feels, as they are before a step."""
-        if self._spaces is None:  # an optimiser that goes on where another stopped, between two measurements
+        if (
+            self._spaces is None
+        ):  # an optimiser that goes on where another stopped, between two measurements
             self._spaces = self._structure(inputs).spaces
         rows = self._rows
         if rows is None or rows.parts is not parts or rows.spaces is not self._spaces:
@@ -153,7 +171,11 @@ class Refresh:
         return self.geometry.structure(*inputs.get_agreed(self.geometry))
 
     def _renew(
-        self, parts: Sequence[Part], inputs: LastInputs, first: dict[str, Any], also: Sequence[Tensor]
+        self,
+        parts: Sequence[Part],
+        inputs: LastInputs,
+        first: dict[str, Any],
+        also: Sequence[Tensor],
     ) -> Measure:
         """Measure, and put the metric into the states of these parts."""
         for part in parts:
@@ -162,7 +184,9 @@ class Refresh:
         seen = inputs.get_agreed(self.geometry)
         # Under a metric of ours, what no rescaling changes has K = 1 whatever its kappa.
         free_only = isinstance(self.metric, Metric)
-        measured = self.measure(inputs, parts[0].states[0].get("root"), parameters, also, seen, free_only=free_only)
+        measured = self.measure(
+            inputs, parts[0].states[0].get("root"), parameters, also, seen, free_only=free_only
+        )
         if self.counts_from_start and first.get("log_unit") is None:
             first["log_unit"] = measured.log_scale
         log_unit = first["log_unit"] if self.counts_from_start else 0.0
@@ -198,7 +222,9 @@ class Refresh:
             large = [n for n, state in zip(part.names, part.states) if is_large(state["whitening"])]
             for name, state in zip(part.names, part.states):
                 if name in large and all(state["whitening"].stride()):
-                    state["whitening"] = state["whitening"].new_ones(()).expand(state["whitening"].shape)
+                    state["whitening"] = (
+                        state["whitening"].new_ones(()).expand(state["whitening"].shape)
+                    )
                     state["age"] = LARGEST_AGE
                     self._last.pop(name, None)
                     part.put.pop(name, None)
@@ -216,7 +242,13 @@ class Refresh:
                     measured = measure(known.recording, parameters, known.spaces, self.terms)
                 made = whitenings(measured, parameters, self.metric, log_unit=log_unit)
                 sizes = {name: lost[name]["log_size"] for name in names if "log_size" in lost[name]}
-                found.update({name: whitening for name, whitening in resized(made, sizes).items() if name in names})
+                found.update(
+                    {
+                        name: whitening
+                        for name, whitening in resized(made, sizes).items()
+                        if name in names
+                    }
+                )
         return found
 
     def _log_sizes(
@@ -234,14 +266,22 @@ class Refresh:
         """
         if measured.log_gamma_sq == -math.inf or len(kept) == len(states):
             return {name: size for name, size in kept.items() if name not in whitened.sized}
-        sizes = {name: size for name, size in log_sizes(whitened, measured, parameters).items() if name in states}
+        sizes = {
+            name: size
+            for name, size in log_sizes(whitened, measured, parameters).items()
+            if name in states
+        }
         if not is_blocked(whitened, measured, parameters):
             for name, size in sizes.items():
                 states[name].setdefault("log_size", size)
         return {**sizes, **kept}
 
     def _set(
-        self, part: Part, whitened: Mapping[str, WhiteningOf], measured: Measure, parameters: Mapping[str, Tensor]
+        self,
+        part: Part,
+        whitened: Mapping[str, WhiteningOf],
+        measured: Measure,
+        parameters: Mapping[str, Tensor],
     ) -> None:
         ratios: dict[str, Tensor | None] = {}
         if measured.repeats and isinstance(self.metric, Metric) and self._bounds_steps:
@@ -261,13 +301,19 @@ class Refresh:
                 self._set_growth(part, p, state, measured.repeats[name], ratios[name])
             state["age"] = 0
             if measured.next_root is not None:
-                state["root"] = measured.next_root  # kept here, because a resumed run must start from the same one
+                state["root"] = (
+                    measured.next_root
+                )  # kept here, because a resumed run must start from the same one
 
-    def _set_growth(self, part: Part, p: Tensor, state: dict[str, Any], repeats: int, ratio: Tensor | None) -> None:
+    def _set_growth(
+        self, part: Part, p: Tensor, state: dict[str, Any], repeats: int, ratio: Tensor | None
+    ) -> None:
         state["repeats"] = repeats
         state.pop("growth_ratio", None)
         if ratio is not None:
-            if isinstance(self.metric, Metric) and self.metric.absolute:  # a recurrent matrix: both metrics have mean 1
+            if (
+                isinstance(self.metric, Metric) and self.metric.absolute
+            ):  # a recurrent matrix: both metrics have mean 1
                 ratio = ratio / ratio.log().mean().exp()
             state["growth_ratio"] = part.own(ratio.to(p))
 
@@ -314,7 +360,9 @@ def _put(whitening: WhiteningOf, p: Tensor, state: dict[str, Any], last: Put | N
     known, known_columns = state.get("whitening"), state.get("whitening_columns")
     if last is not None and last[0] is whitening and last[1] is known and last[2] is known_columns:
         return last
-    rows, columns = (whitening.rows, whitening.columns) if isinstance(whitening, Outer) else (whitening, None)
+    rows, columns = (
+        (whitening.rows, whitening.columns) if isinstance(whitening, Outer) else (whitening, None)
+    )
     rows = rows if rows.shape == p.shape else rows.expand(p.shape)
     same = known is not None and known.shape == rows.shape and known.stride() == rows.stride()
     if known is None or not same or not p.is_cpu or known.data_ptr() != rows.data_ptr():

@@ -75,7 +75,9 @@ class ScaleFreeRows:
             self._stretch()
 
     def _stretch(self) -> None:
-        ratios = (self._lengths / self._measured()).nan_to_num_(1.0, 1.0, 1.0)  # a row that is zero stays as it is
+        ratios = (self._lengths / self._measured()).nan_to_num_(
+            1.0, 1.0, 1.0
+        )  # a row that is zero stays as it is
         factors = torch.where(self._lengths > 0, ratios, 1.0).sqrt_()
         for row, nodes in zip(self._rows, self._nodes):
             p = row.p

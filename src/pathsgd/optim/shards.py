@@ -18,7 +18,9 @@ from pathsgd.optim.parts import Part
 
 def adder(parts: Sequence[Part]) -> Callable[[Tensor], Tensor] | None:
     """`summed` for these parts; None where no process holds other parts of them."""
-    return functools.partial(summed, parts) if any(part.spread is not None for part in parts) else None
+    return (
+        functools.partial(summed, parts) if any(part.spread is not None for part in parts) else None
+    )
 
 
 def summed(parts: Sequence[Part], numbers: Tensor) -> Tensor:

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from pathsgd.optim.moves import Move
 
 
-def bound(moves: Sequence[Move], updates: Sequence[Update], limit: StepLimit) -> tuple[float | None, float]:
+def bound(
+    moves: Sequence[Move], updates: Sequence[Update], limit: StepLimit
+) -> tuple[float | None, float]:
     """The step's growth, and the factor that keeps it below `limit`; None and 1 where there is no limit.
 
     limit: a number, None, or "room": what the growth rate of each matrix leaves.
@@ -67,7 +69,9 @@ def bound(moves: Sequence[Move], updates: Sequence[Update], limit: StepLimit) ->
 
 def asks(moves: Sequence[Move], limit: StepLimit) -> bool:
     """Whether `bound` will look at directions, and so needs the moments before the parameters move."""
-    return limit is not None and any("repeats" in state for move in moves for state in move.part.states)
+    return limit is not None and any(
+        "repeats" in state for move in moves for state in move.part.states
+    )
 
 
 def _larger_length(move: Move, update: Update, index: int) -> float:
@@ -86,7 +90,10 @@ def _balanced_length(move: Move, update: Update, index: int) -> float:
     step = direction.reshape(direction.shape[0], -1)
     start, iterations = state.get("growth_direction"), 2
     if start is None:
-        start, iterations = _generic_vector(step), 18  # from nowhere it takes longer to find the dominant direction
+        start, iterations = (
+            _generic_vector(step),
+            18,
+        )  # from nowhere it takes longer to find the dominant direction
     length, start = kernels.spectral_norm(step, start, iterations)
     if length > 0:  # a zero vector would never turn again
         state["growth_direction"] = start

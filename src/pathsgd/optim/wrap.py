@@ -51,7 +51,9 @@ class Wrapped:
             return None
 
         @functools.wraps(closure)
-        def normalizing() -> Any:  # the gradients of a step with a closure are those after the closure
+        def normalizing() -> (
+            Any
+        ):  # the gradients of a step with a closure are those after the closure
             loss = closure()
             self.normalize_(optimizer)
             return loss
@@ -129,8 +131,19 @@ def wrap(
             "ones are not; wrap an optimiser that only steps along its gradients, or use PathSGD or PathAdam"
         )
     if not isinstance(model, nn.Module):
-        raise TypeError(f"the second argument is the model (a torch.nn.Module), not {type(model).__name__}")
+        raise TypeError(
+            f"the second argument is the model (a torch.nn.Module), not {type(model).__name__}"
+        )
     refuse_sharded(model, "wrap", "use PathSGD or PathAdam")
     chosen_metric = without_memory(metric)
     check_scale(scale, chosen_metric)
-    return Wrapped(optimizer, model, example_inputs, output, terms, chosen_metric, scale, bound_of(clip, chosen_metric))
+    return Wrapped(
+        optimizer,
+        model,
+        example_inputs,
+        output,
+        terms,
+        chosen_metric,
+        scale,
+        bound_of(clip, chosen_metric),
+    )

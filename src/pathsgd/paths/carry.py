@@ -22,7 +22,11 @@ from pathsgd.network.node_spaces import NodeSpaces
 _MOMENTS = {"exp_avg": 1, "exp_avg_sq": 2, "max_exp_avg_sq": 2}
 POWERS_OF_GRADIENT: dict[type[Optimizer], dict[str, int]] = {
     SGD: {"momentum_buffer": 1},
-    RMSprop: {"square_avg": 2, "grad_avg": 1, "momentum_buffer": 0},  # the momentum of gradients that were divided
+    RMSprop: {
+        "square_avg": 2,
+        "grad_avg": 1,
+        "momentum_buffer": 0,
+    },  # the momentum of gradients that were divided
     Adagrad: {"sum": 2},
     Adamax: {"exp_avg": 1, "exp_inf": 1},
     **dict.fromkeys((Adam, AdamW, NAdam, RAdam), _MOMENTS),
@@ -51,16 +55,24 @@ def powers_of(optimizer: Optimizer) -> dict[str, int]:
 def check(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> None:
     """Refuse an optimiser whose state cannot be carried along, before anything changes."""
     if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}")
+        raise TypeError(
+            f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}"
+        )
     powers = powers_of(optimizer)
     for name, p in parameters.items():
         for key, value in optimizer.state.get(p, {}).items():
-            is_known = key in powers or key.startswith("growth_")  # those are in coordinates that do not change
+            is_known = key in powers or key.startswith(
+                "growth_"
+            )  # those are in coordinates that do not change
             if not is_known and isinstance(value, Tensor) and value.shape == p.shape and p.dim():
-                raise ValueError(f"how {key!r} in the optimiser's state of '{name}' scales is not known")
+                raise ValueError(
+                    f"how {key!r} in the optimiser's state of '{name}' scales is not known"
+                )
 
 
-def carry(optimizer: Optimizer, parameters: Mapping[str, Tensor], spaces: NodeSpaces, factors: Tensor) -> None:
+def carry(
+    optimizer: Optimizer, parameters: Mapping[str, Tensor], spaces: NodeSpaces, factors: Tensor
+) -> None:
     """Let the state follow a rescaling of the parameters; factors: alpha of every node, 1 for the fixed one."""
     powers = powers_of(optimizer)
     for name, p in parameters.items():

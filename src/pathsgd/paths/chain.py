@@ -42,7 +42,12 @@ def chain(recording: Recording) -> list[Link] | None:
         return None
     rows, links, now = in_rows(recording), [], recording.inputs[0]
     for step in recording.steps:
-        if not step.args or step.args[0] is not now or len(step.outputs) != 1 or step.outputs[0] is None:
+        if (
+            not step.args
+            or step.args[0] is not now
+            or len(step.outputs) != 1
+            or step.outputs[0] is None
+        ):
             return None
         if step.operation != "relu" and not isinstance(step.rule, Same):
             link = _link(recording, step)
@@ -55,7 +60,9 @@ def chain(recording: Recording) -> list[Link] | None:
 
 def _link(recording: Recording, step: Step) -> Link | None:
     weight, bias, *more = (*step.args[1:], None, None)
-    known = all(v is None or (isinstance(v, Value) and v in recording.names) for v in (weight, bias))
+    known = all(
+        v is None or (isinstance(v, Value) and v in recording.names) for v in (weight, bias)
+    )
     if weight is None or not known or step.kwargs or any(a is not None for a in more):
         return None
     name = recording.names[weight]
@@ -68,7 +75,9 @@ def _link(recording: Recording, step: Step) -> Link | None:
 def log_gamma_sq(links: Sequence[Link], parameters: Mapping[str, Tensor]) -> float | None:
     """log gamma^2; None where a number may have left the range, or a weight is not one in float32 on the CPU."""
     names = [name for link in links for name in (link.weight, link.bias) if name is not None]
-    if any(parameters[name].dtype is not torch.float32 or not parameters[name].is_cpu for name in names):
+    if any(
+        parameters[name].dtype is not torch.float32 or not parameters[name].is_cpu for name in names
+    ):
         return None
     h: Tensor | None = None
     total = 0.0

@@ -53,7 +53,9 @@ class Explanation:
         return "\n".join([self._title(), "", *self._table(), "", *self._notes()])
 
     def _title(self) -> str:
-        return f"{self.model}: " + ("every operation has a rule" if self.supported else "not supported")
+        return f"{self.model}: " + (
+            "every operation has a rule" if self.supported else "not supported"
+        )
 
     def _table(self) -> list[str]:
         cells = [("operation", "where", "rule", "parameters")]
@@ -61,18 +63,31 @@ class Explanation:
             times = f" x {row.times}" if row.times > 1 else ""
             cells.append((row.operation + times, row.where, row.rule, ", ".join(row.parameters)))
         widths = [max(len(line[k]) for line in cells) for k in range(3)]
-        lines = ["  ".join([*(text.ljust(w) for text, w in zip(line, widths)), line[3]]).rstrip() for line in cells]
+        lines = [
+            "  ".join([*(text.ljust(w) for text, w in zip(line, widths)), line[3]]).rstrip()
+            for line in cells
+        ]
         return [lines[0], "-" * len(lines[0]), *lines[1:]]
 
     def _notes(self) -> list[str]:
         if self.problem is not None:
-            return [f"stopped at `{self.problem.operation}` in {self.problem.where}", f"because {self.problem.advice}"]
+            return [
+                f"stopped at `{self.problem.operation}` in {self.problem.where}",
+                f"because {self.problem.advice}",
+            ]
         notes = [f"shared      {name}: {how}" for name, how in self.shared.items()]
         notes += [f"no path     {name} reaches no output: kappa is 0" for name in self.unreached]
-        notes += [f"pinned      {name}: its units are fixed by {what}" for name, what in self.pinned.items()]
+        notes += [
+            f"pinned      {name}: its units are fixed by {what}"
+            for name, what in self.pinned.items()
+        ]
         where = ", ".join(f"{count} at {name}" for name, count in self.free_nodes.items())
         count = sum(self.free_nodes.values())
-        notes.append(f"free nodes  {count} ({where})" if count else "free nodes  none: no unit can be rescaled")
+        notes.append(
+            f"free nodes  {count} ({where})"
+            if count
+            else "free nodes  none: no unit can be rescaled"
+        )
         return notes
 
 
@@ -103,7 +118,9 @@ def explain(model: nn.Module, *inputs: Any, output: Output = None) -> Explanatio
         _rows(recording),
         shared=_shared(recording),
         unreached=[name for name in parameters if name not in recording.reached],
-        pinned={name: f"`{step.operation}` in {step.where}" for name, step in spaces.pinned.items()},
+        pinned={
+            name: f"`{step.operation}` in {step.where}" for name, step in spaces.pinned.items()
+        },
         free_nodes=_free_nodes(spaces),
     )
 
@@ -123,7 +140,9 @@ def _shared(recording: Recording) -> dict[str, str]:
     told = {}
     for name, count in uses(recording).items():
         if name in along_paths.recurrent:
-            told[name] = f"{count} uses along one path, as a recurrent matrix: kappa2 in closed form"
+            told[name] = (
+                f"{count} uses along one path, as a recurrent matrix: kappa2 in closed form"
+            )
         elif name in along_paths.general:
             told[name] = f"{count} uses, some along one path: kappa2 by automatic differentiation"
         elif count > 1:

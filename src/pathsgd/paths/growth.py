@@ -74,7 +74,11 @@ def growth_rate(model: nn.Module, *inputs: Any, output: Output = None) -> dict[s
         upper = float(growth.upper_bound(f))
         # A direction that grows by exp(c / T) in each of T uses stands out after some T / c iterations, not before.
         iterations = max(240, min(2 * recurrence.uses, 4000))
-        lower = float(growth.strongest(f, iterations=iterations)[0]) if math.isfinite(upper) else math.nan
+        lower = (
+            float(growth.strongest(f, iterations=iterations)[0])
+            if math.isfinite(upper)
+            else math.nan
+        )
         rates[recurrence.name] = GrowthRate(min(lower, upper), upper, recurrence.uses)
     return rates
 
@@ -86,7 +90,10 @@ def whitening_of(kappa1: Mapping[str, Tensor], name: str, weight: Tensor) -> Ten
 
 
 def map_of(
-    recurrence: Recurrence, weight: Tensor, whitening: Tensor | None = None, scale: Tensor | None = None
+    recurrence: Recurrence,
+    weight: Tensor,
+    whitening: Tensor | None = None,
+    scale: Tensor | None = None,
 ) -> growth.Map:
     """The map of a recurrence with this weight (H, H), in coordinates from its whitening or of a scale known before."""
     if recurrence.transposed:
@@ -94,5 +101,7 @@ def map_of(
     if scale is None:
         assert whitening is not None
         scale = growth.scale_of(whitening.to(weight), weight)
-    keep, gain = (c.to(weight) if isinstance(c, Tensor) else c for c in (recurrence.keep, recurrence.gain))
+    keep, gain = (
+        c.to(weight) if isinstance(c, Tensor) else c for c in (recurrence.keep, recurrence.gain)
+    )
     return growth.Map(weight, scale, keep, gain, recurrence.inside)

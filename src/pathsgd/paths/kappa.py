@@ -70,9 +70,16 @@ class Kappa:
         self._leaves = {n: q.mantissa for n, q in weights if q.mantissa.requires_grad}
         kept = self.evaluation.kept
         recurrent = [r.states.mantissa for r in self.evaluation.recurrences]
-        self._bare = {n: m for n, m in self.evaluation.unsquared.items() if wanted is None or n in wanted}
+        self._bare = {
+            n: m for n, m in self.evaluation.unsquared.items() if wanted is None or n in wanted
+        }
         anchors = [unsquared.anchor for unsquared in self._bare.values()]
-        sources = [*self._leaves.values(), *recurrent, *(s.mantissa for s in kept.values()), *anchors]
+        sources = [
+            *self._leaves.values(),
+            *recurrent,
+            *(s.mantissa for s in kept.values()),
+            *anchors,
+        ]
         total = float(self.total.mantissa.detach()) if relative else 0.0
         self._per = 1 / total if total > 0 else 1.0
         grads = iter(_gradients(self.total.mantissa, sources, self._per))
@@ -88,21 +95,32 @@ class Kappa:
         """dm/ds of the path sums s of the values in `also`, all in one unit."""
         scales = {value: s.log_scale for value, s in self.evaluation.kept.items()}
         least = min((float(scale.min()) for scale in scales.values()), default=0.0)
-        return {value: d * (least - scales[value]).exp().to(d.device) for value, d in self._in_values.items()}
+        return {
+            value: d * (least - scales[value]).exp().to(d.device)
+            for value, d in self._in_values.items()
+        }
 
     def first_of_bare(self) -> dict[str, tuple[Tensor | Outer, Tensor | None]]:
         """dm/dq of the bare parameters, and the path mass that enters each of their rows where that is known."""
-        return {name: (unsquared.kappa1(), unsquared.mass()) for name, unsquared in self._bare.items()}
+        return {
+            name: (unsquared.kappa1(), unsquared.mass()) for name, unsquared in self._bare.items()
+        }
 
     @torch.inference_mode(False)
-    def second(self, samples: int | None = None, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+    def second(
+        self, samples: int | None = None, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
         """2 q d^2m/dq^2 of every used parameter; `samples` asks for the unbiased estimate where autodiff is needed."""
         shared = parameters_shared_along_paths(self.recording)
         result = {name: torch.zeros_like(q) for name, q in self._leaves.items()}
         for name in shared.recurrent:
             result[name] = self._recurrent(name)
         for name in shared.general:
-            diagonal = self._hessian_diagonal(name) if samples is None else self._estimate(name, samples, generator)
+            diagonal = (
+                self._hessian_diagonal(name)
+                if samples is None
+                else self._estimate(name, samples, generator)
+            )
             result[name] = 2 * self._per * self._leaves[name].detach() * diagonal
         return result
 
@@ -119,7 +137,9 @@ class Kappa:
             adjoint = not bool(external[:-1].any())  # outputs at the last step only
             for row in range(before.shape[1]):
                 pair = before[:, row], delta[:, row]
-                total += second_order_sum(A, *pair, ratios=states.ratios, adjoint=adjoint, tolerance=_SHORT_CUT)
+                total += second_order_sum(
+                    A, *pair, ratios=states.ratios, adjoint=adjoint, tolerance=_SHORT_CUT
+                )
         return 4 * A * total
 
     def _gradient_with_graph(self, name: str) -> tuple[Tensor, Tensor]:
@@ -138,7 +158,12 @@ class Kappa:
                 basis = torch.zeros(len(index), q.numel(), dtype=q.dtype, device=q.device)
                 basis[rows, index] = 1
                 (hessian,) = torch.autograd.grad(
-                    gradient.reshape(-1), q, basis, retain_graph=True, is_grads_batched=True, allow_unused=True
+                    gradient.reshape(-1),
+                    q,
+                    basis,
+                    retain_graph=True,
+                    is_grads_batched=True,
+                    allow_unused=True,
                 )
                 if hessian is not None:
                     diagonal[index] = hessian.reshape(len(index), -1)[rows, index]
@@ -150,8 +175,14 @@ class Kappa:
         total = torch.zeros_like(q)
         if gradient.requires_grad:
             for _ in range(samples):
-                signs = torch.randint(0, 2, q.shape, generator=generator, dtype=q.dtype).to(q.device) * 2 - 1
-                (product,) = torch.autograd.grad(gradient, q, signs, retain_graph=True, materialize_grads=True)
+                signs = (
+                    torch.randint(0, 2, q.shape, generator=generator, dtype=q.dtype).to(q.device)
+                    * 2
+                    - 1
+                )
+                (product,) = torch.autograd.grad(
+                    gradient, q, signs, retain_graph=True, materialize_grads=True
+                )
                 total += signs * product
         return total / samples
 
@@ -196,14 +227,23 @@ def kappa(
     parameters = whole_parameters(model)
     measured = Kappa(recording, parameters)
     if relative and measured.total.mantissa == 0:
-        raise ValueError("gamma^2 is zero: no path reaches the output, so nothing can be relative to it")
+        raise ValueError(
+            "gamma^2 is zero: no path reaches the output, so nothing can be relative to it"
+        )
     parts = []
     if terms != "second":
         parts.append(measured.first())
     if terms != "first":
         second = measured.second(samples, generator)
-        parts.append(second if convention == "exact" else {name: 0.25 * value for name, value in second.items()})
-    result = {name: torch.zeros(p.shape, dtype=torch.float64, device=p.device) for name, p in parameters.items()}
+        parts.append(
+            second
+            if convention == "exact"
+            else {name: 0.25 * value for name, value in second.items()}
+        )
+    result = {
+        name: torch.zeros(p.shape, dtype=torch.float64, device=p.device)
+        for name, p in parameters.items()
+    }
     total = measured.total
     for name, q in measured.evaluation.weights.items():
         value = torch.stack([part[name] for part in parts]).sum(0)

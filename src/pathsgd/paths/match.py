@@ -67,17 +67,28 @@ def match(recording: Recording) -> PlainNet | StackNet | None:
         return None
     recurrent, linear = steps[-2:]
     call = Call.parse(*recurrent.args)
-    used = [*call.weights, *linear.args[1:], *linear.kwargs.values(), *([steps[0].args[1]] if len(steps) == 3 else [])]
+    used = [
+        *call.weights,
+        *linear.args[1:],
+        *linear.kwargs.values(),
+        *([steps[0].args[1]] if len(steps) == 3 else []),
+    ]
     values = [v for v in used if isinstance(v, Value)]
     roles = [names.get(v) for v in values]
     if call.batch_sizes is not None or isinstance(call.hx, Value):
         return None
-    if None in roles or len(set(roles)) != len(roles) or len(values) != len([v for v in used if v is not None]):
+    if (
+        None in roles
+        or len(set(roles)) != len(roles)
+        or len(values) != len([v for v in used if v is not None])
+    ):
         return None
     if isinstance(call.hx, Tensor) and bool(call.hx.any()):
         return None
     reads = _reads(recording, recurrent, linear)
-    if reads is None or not _constant_input(recording, call.x, steps[0] if len(steps) == 3 else None):
+    if reads is None or not _constant_input(
+        recording, call.x, steps[0] if len(steps) == 3 else None
+    ):
         return None
     bias = linear.kwargs.get("bias", linear.args[2] if len(linear.args) > 2 else None)
     w_out, b_out = names[linear.args[1]], None if bias is None else names[bias]
@@ -89,7 +100,14 @@ def match(recording: Recording) -> PlainNet | StackNet | None:
     if len(layers) == len(layers[0]) == 1 and reads[0] in (None, call.steps - 1):
         ((cell,),) = layers
         return PlainNet(
-            cell.w_in, cell.w_rec, cell.biases, w_out, b_out, embedding, call.steps, every_step=reads[0] is None
+            cell.w_in,
+            cell.w_rec,
+            cell.biases,
+            w_out,
+            b_out,
+            embedding,
+            call.steps,
+            every_step=reads[0] is None,
         )
     return StackNet(layers, w_out, b_out, embedding, call.steps, reads)
 
@@ -149,7 +167,9 @@ def _reads(recording: Recording, recurrent: Step, linear: Step) -> tuple[int | N
     units = torch.arange(width)
     time = torch.arange(total).reshape((1, -1, 1) if call.batch_first else (-1, 1, 1))
     # Final states: of each direction of the highest layer, where it ends; the others are nothing that can be followed.
-    ends = torch.tensor([total - 1, 0])[: call.directions, None] * width + units.view(call.directions, -1)
+    ends = torch.tensor([total - 1, 0])[: call.directions, None] * width + units.view(
+        call.directions, -1
+    )
     lower = torch.full((last.shape[0] - call.directions, ends.shape[1]), -1)
     numbers = _follow(
         recording,
@@ -159,7 +179,12 @@ def _reads(recording: Recording, recurrent: Step, linear: Step) -> tuple[int | N
         },
     )
     read = numbers.get(linear.args[0])
-    if read is None or read.shape[-1] != width or not bool((read % width == units).all()) or bool((read < 0).any()):
+    if (
+        read is None
+        or read.shape[-1] != width
+        or not bool((read % width == units).all())
+        or bool((read < 0).any())
+    ):
         return None
     outputs = torch.arange(linear.outputs[0].shape.numel()).reshape(linear.outputs[0].shape)
     kept = _follow(recording, {linear.outputs[0]: outputs}).get(recording.outputs[0])
@@ -171,4 +196,8 @@ def _reads(recording: Recording, recurrent: Step, linear: Step) -> tuple[int | N
     at = at[..., 0].sort(0).values
     if len(at) == 1:
         return tuple(at[0].tolist())
-    return (None,) * call.directions if len(at) == total and bool((at.t() == torch.arange(total)).all()) else None
+    return (
+        (None,) * call.directions
+        if len(at) == total and bool((at.t() == torch.arange(total)).all())
+        else None
+    )

@@ -48,14 +48,22 @@ FLOAT32_STEPS = 1024
 
 
 def kappa1(
-    net: PlainNet, parameters: Mapping[str, Tensor], root: float | None = None, *, exact: bool = True
+    net: PlainNet,
+    parameters: Mapping[str, Tensor],
+    root: float | None = None,
+    *,
+    exact: bool = True,
 ) -> PlainKappa:
     """kappa1 / gamma^2 of every parameter of a plain net, constant dimensions kept at size 1.
 
     root: a guess of the Perron root of A, `next_root` of the last measurement; only a scale, so it need not be exact.
     exact: in float64; otherwise in float32 where the weights are and `is_certain` vouches for the result.
     """
-    embedded = None if net.embedding is None else squared_products(parameters[net.embedding], into=False)[1]
+    embedded = (
+        None
+        if net.embedding is None
+        else squared_products(parameters[net.embedding], into=False)[1]
+    )
     w_rec, guessed = parameters[net.w_rec], root is not None
     if root is None:
         A = w_rec.detach().to(torch.float64, copy=True).square_()
@@ -69,7 +77,9 @@ def kappa1(
         sums = relative_sums(net, parameters, embedded, root, torch.float64)
     gamma_sq = sums.gamma_sq
     if guessed and not 1e-200 < gamma_sq < 1e200:
-        return kappa1(net, parameters, None, exact=exact)  # the guess was too far off for this many steps
+        return kappa1(
+            net, parameters, None, exact=exact
+        )  # the guess was too far off for this many steps
     into, out, through = sums.vectors.unbind()
     result = {net.w_rec: sums.recurrent, net.w_out: out[None, :]}
     result.update({bias: into for bias in net.biases})
@@ -84,7 +94,9 @@ def kappa1(
     log_scale, divisor = (net.steps - 1) * math.log(root), gamma_sq or 1.0
     if net.b_out:
         rows = net.steps if net.every_step else 1
-        result[net.b_out] = torch.full((1,), rows * math.exp(-log_scale) / divisor, dtype=torch.float64)
+        result[net.b_out] = torch.full(
+            (1,), rows * math.exp(-log_scale) / divisor, dtype=torch.float64
+        )
     log_gamma_sq = math.log(gamma_sq) + log_scale if gamma_sq > 0 else -math.inf
     growth = root * sums.growth
     next_root = max(1.0, growth) if 0 < growth < math.inf else root
@@ -92,7 +104,9 @@ def kappa1(
 
 
 @torch.no_grad()
-def _ends(net: PlainNet, parameters: Mapping[str, Tensor], embedded: Tensor | None) -> tuple[Tensor, Tensor]:
+def _ends(
+    net: PlainNet, parameters: Mapping[str, Tensor], embedded: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """What enters the units at each step and what an output collects of them, (H,) each, float64."""
     u, _ = squared_products(parameters[net.w_in], embedded, out=False)
     _, v = squared_products(parameters[net.w_out], into=False)
@@ -101,19 +115,29 @@ def _ends(net: PlainNet, parameters: Mapping[str, Tensor], embedded: Tensor | No
 
 
 def relative_sums(
-    net: PlainNet, parameters: Mapping[str, Tensor], embedded: Tensor | None, root: float, dtype: torch.dtype
+    net: PlainNet,
+    parameters: Mapping[str, Tensor],
+    embedded: Tensor | None,
+    root: float,
+    dtype: torch.dtype,
 ) -> PlainSums:
     """Sums over the squared network's sequences, in `dtype`."""
     w_in, w_rec, w_out = (parameters[name] for name in (net.w_in, net.w_rec, net.w_out))
     biases = [parameters[name] for name in net.biases]
     b_out = None if net.b_out is None else parameters[net.b_out]
     with torch.no_grad():
-        return plain_sums(w_in, embedded, w_rec, biases, w_out, b_out, net.steps, net.every_step, 1 / root, dtype)
+        return plain_sums(
+            w_in, embedded, w_rec, biases, w_out, b_out, net.steps, net.every_step, 1 / root, dtype
+        )
 
 
 @torch.no_grad()
 def _balanced_sums(
-    net: PlainNet, parameters: Mapping[str, Tensor], embedded: Tensor | None, root: float, known: PlainSums
+    net: PlainNet,
+    parameters: Mapping[str, Tensor],
+    embedded: Tensor | None,
+    root: float,
+    known: PlainSums,
 ) -> PlainSums | None:
     """Sums in float32 with units rescaled so that what reaches a unit is as large as what it leads to; None if in vain.
 
@@ -122,7 +146,14 @@ def _balanced_sums(
     """
     into, _, through = known.vectors.unbind()
     ratio = into.square() / through
-    a = torch.where((ratio > 0) & ratio.isfinite(), ratio, 1.0).pow(0.25).log2().round().exp2().to(torch.float32)
+    a = (
+        torch.where((ratio > 0) & ratio.isfinite(), ratio, 1.0)
+        .pow(0.25)
+        .log2()
+        .round()
+        .exp2()
+        .to(torch.float32)
+    )
     scaled = dict(parameters)
     for name in (net.w_in, net.w_rec, *net.biases):
         scaled[name] = parameters[name] * (a if parameters[name].dim() == 1 else a[:, None])
@@ -157,5 +188,7 @@ def kappa2(net: PlainNet, parameters: Mapping[str, Tensor], first: PlainKappa) -
     A = parameters[net.w_rec].detach().double().square().div_(first.root)
     tolerance = 1e-5 if first.h.dtype == torch.float32 else 1e-6
     # From h_1 on: h_0 = 0 is in no sum.
-    total = second_order_sum(A, first.h[:-1], first.delta[1:], adjoint=not net.every_step, tolerance=tolerance)
+    total = second_order_sum(
+        A, first.h[:-1], first.delta[1:], adjoint=not net.every_step, tolerance=tolerance
+    )
     return {net.w_rec: total.mul_(A).mul_(4 / first.root / first.divisor)}

@@ -27,7 +27,10 @@ _LEAST, _MOST = 1e-200, 1e200
 
 
 def kappa1(
-    net: PlainNet, parameters: Mapping[str, Tensor], root: float | None = None, also: Sequence[Tensor] = ()
+    net: PlainNet,
+    parameters: Mapping[str, Tensor],
+    root: float | None = None,
+    also: Sequence[Tensor] = (),
 ) -> PlainKappa:
     """kappa1 / gamma^2 of every parameter of a plain net; `closed_form.kappa.kappa1` on another device.
 
@@ -46,7 +49,9 @@ def kappa1(
     if net.b_out is not None:
         total = torch.addcmul(total, squares[net.b_out].sum(), fade[-1], value=rows)
     last = h[-2:] @ v  # of one row where there is one step
-    gamma_sq, *numbers = read([total, *last, *([scale] if isinstance(scale, Tensor) else [])], also)  # the one wait
+    gamma_sq, *numbers = read(
+        [total, *last, *([scale] if isinstance(scale, Tensor) else [])], also
+    )  # the one wait
     others = numbers[len(numbers) - len(also) :]
     root = numbers[len(last)] if isinstance(scale, Tensor) else scale
     if guessed and not _LEAST < gamma_sq < _MOST:
@@ -69,7 +74,9 @@ def kappa1(
     log_gamma_sq = math.log(gamma_sq) + log_scale if gamma_sq > 0 else -math.inf
     growth = root * numbers[1] / numbers[0] if net.steps > 1 and numbers[0] > 0 else 0.0
     next_root = max(1.0, growth) if 0 < growth < math.inf else root
-    return PlainKappa(result, flow, log_gamma_sq, h, delta, root, gamma_sq or 1.0, next_root, others)
+    return PlainKappa(
+        result, flow, log_gamma_sq, h, delta, root, gamma_sq or 1.0, next_root, others
+    )
 
 
 def _squares(net: PlainNet, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -102,7 +109,9 @@ def _perron_root(A: Tensor, u: Tensor, v: Tensor, iterations: int = 8) -> Tensor
     return ratio.nan_to_num(1.0, posinf=1.0).clamp(min=1.0)
 
 
-def _sequences(A: Tensor, u: Tensor, v: Tensor, net: PlainNet, decay: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _sequences(
+    A: Tensor, u: Tensor, v: Tensor, net: PlainNet, decay: float | Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Scaled states and adjoints, (T, H) each, as `states.sequences` has them, and decay^0 .. decay^(T-1)."""
     hidden, steps = A.shape[0], net.steps
     power = A.new_zeros(2, hidden + 1, hidden + 1)

@@ -50,7 +50,9 @@ class StackKappa:
 
 
 @torch.no_grad()
-def kappa1(net: StackNet, parameters: Mapping[str, Tensor], root: float | None = None) -> StackKappa | None:
+def kappa1(
+    net: StackNet, parameters: Mapping[str, Tensor], root: float | None = None
+) -> StackKappa | None:
     """kappa1 / gamma^2 of every parameter, constant dimensions at size 1; None where numbers leave float64's range.
 
     A matrix that no path uses, whatever its weights, has none: output[-1] of a direction backwards in time is its first
@@ -60,8 +62,14 @@ def kappa1(net: StackNet, parameters: Mapping[str, Tensor], root: float | None =
 
     root: a guess of the largest Perron root, `next_root` of the last measurement; only a scale.
     """
-    is_single = all(parameters[c.w_rec].dtype is torch.float32 for layer in net.layers for c in layer)
-    dtypes = [torch.float32, torch.float64] if is_single and net.steps <= FLOAT32_STEPS else [torch.float64]
+    is_single = all(
+        parameters[c.w_rec].dtype is torch.float32 for layer in net.layers for c in layer
+    )
+    dtypes = (
+        [torch.float32, torch.float64]
+        if is_single and net.steps <= FLOAT32_STEPS
+        else [torch.float64]
+    )
     for guess in [None] if root is None or len(net.layers[0]) > 1 else [root, None]:
         for dtype in dtypes:
             found = _measured(net, parameters, guess, dtype)
@@ -79,7 +87,11 @@ def _measured(
     elif root is None:
         root = max(1.0, *_roots(net, parameters))
     parameters = {name: parameters[name].detach().to(dtype) for name in _names(net)}
-    embedded = None if net.embedding is None else squared_products(parameters[net.embedding], into=False)[1]
+    embedded = (
+        None
+        if net.embedding is None
+        else squared_products(parameters[net.embedding], into=False)[1]
+    )
     unused = _unused(net)
     sums = stack_sums(
         [[_weights(parameters, cell) for cell in layer] for layer in net.layers],
@@ -91,7 +103,10 @@ def _measured(
     if dtype is torch.float32 and not _is_certain(net, sums):
         return None
     cells = [cell for layer in net.layers for cell in layer]
-    found = [_CellSums(cell, s.into, s.through, s.recurrent, s.w_in) for cell, s in zip(cells, sums.cells)]
+    found = [
+        _CellSums(cell, s.into, s.through, s.recurrent, s.w_in)
+        for cell, s in zip(cells, sums.cells)
+    ]
     back = None
     if embedded is not None:
         lowest = [(parameters[s.cell.w_in], s.into.double()) for s in found if s.w_in is None]
@@ -115,11 +130,17 @@ def _roots(net: StackNet, parameters: Mapping[str, Tensor]) -> list[float]:
     u, v = [], [squares[net.w_out].sum(0)]
     for (cell,) in net.layers:
         w_in = squares[cell.w_in]
-        entering = sum((squares[bias] for bias in cell.biases), w_in.sum(1) if entering is None else w_in @ entering)
+        entering = sum(
+            (squares[bias] for bias in cell.biases),
+            w_in.sum(1) if entering is None else w_in @ entering,
+        )
         u.append(entering)
     for (cell,) in net.layers[:0:-1]:
         v.append(v[-1] @ squares[cell.w_in])
-    return [perron_root(squares[c.w_rec], enters, leaves) for (c,), enters, leaves in zip(net.layers, u, v[::-1])]
+    return [
+        perron_root(squares[c.w_rec], enters, leaves)
+        for (c,), enters, leaves in zip(net.layers, u, v[::-1])
+    ]
 
 
 def _weights(parameters: Mapping[str, Tensor], cell: Cell) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -178,13 +199,21 @@ def _by_name(
             kappa[s.cell.w_in] = s.w_in
         else:
             rows = s.into[:, None]
-            kappa[s.cell.w_in] = rows if embedded is None else Outer(rows, embedded[None, :].to(dtype))
+            kappa[s.cell.w_in] = (
+                rows if embedded is None else Outer(rows, embedded[None, :].to(dtype))
+            )
     if embedded is not None and back is not None and net.embedding is not None:
-        kappa[net.embedding], flow[net.embedding] = back[None, :].to(dtype), (embedded * back).double()
+        kappa[net.embedding], flow[net.embedding] = (
+            back[None, :].to(dtype),
+            (embedded * back).double(),
+        )
     return kappa, flow
 
 
 def _names(net: StackNet) -> list[str]:
     """Of all parameters."""
     others = [name for name in (net.w_out, net.b_out, net.embedding) if name is not None]
-    return [*(n for layer in net.layers for c in layer for n in (c.w_in, c.w_rec, *c.biases)), *others]
+    return [
+        *(n for layer in net.layers for c in layer for n in (c.w_in, c.w_rec, *c.biases)),
+        *others,
+    ]

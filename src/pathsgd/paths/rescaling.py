@@ -22,7 +22,15 @@ from pathsgd.network.record.validation import check_model
 from pathsgd.network.rules.base import FIXED
 from pathsgd.paths import carry
 
-__all__ = ["Edges", "NodeSpaces", "balance", "node_spaces", "random_rescaling", "rescale_nodes", "spaces_of"]
+__all__ = [
+    "Edges",
+    "NodeSpaces",
+    "balance",
+    "node_spaces",
+    "random_rescaling",
+    "rescale_nodes",
+    "spaces_of",
+]
 
 
 def node_spaces(model: nn.Module, *inputs: Any, output: Output = None) -> NodeSpaces:
@@ -31,7 +39,11 @@ def node_spaces(model: nn.Module, *inputs: Any, output: Output = None) -> NodeSp
 
 
 def rescale_nodes(
-    model: nn.Module, *inputs: Any, alpha: Any, output: Output = None, optimizer: Optimizer | None = None
+    model: nn.Module,
+    *inputs: Any,
+    alpha: Any,
+    output: Output = None,
+    optimizer: Optimizer | None = None,
 ) -> nn.Module:
     """Rescale the model's units in place: p <- p * alpha[out] / alpha[into]. Returns the model.
 
@@ -74,7 +86,10 @@ def random_alpha(count: int, low: float, high: float, generator: torch.Generator
 
 
 def apply(
-    parameters: Mapping[str, Tensor], spaces: NodeSpaces, alpha: Tensor, optimizer: Optimizer | None = None
+    parameters: Mapping[str, Tensor],
+    spaces: NodeSpaces,
+    alpha: Tensor,
+    optimizer: Optimizer | None = None,
 ) -> None:
     """p <- p * alpha[out] / alpha[into] for every parameter, and the optimiser's state with it; alpha: (count,)."""
     factors = torch.cat([alpha.new_ones(1), alpha])
@@ -139,7 +154,9 @@ def _free_nodes(
         carry.check(optimizer, parameters)
     spaces = spaces_of(record(model, inputs, output), parameters)
     if spaces.count == 0:
-        raise ValueError("the model has no free node: every unit is an input, an output or tied to one")
+        raise ValueError(
+            "the model has no free node: every unit is an input, an output or tied to one"
+        )
     return parameters, spaces
 
 
@@ -157,7 +174,9 @@ def _checked(alpha: Any, count: int) -> Tensor:
     return values
 
 
-def _squared_sums(parameters: Mapping[str, Tensor], spaces: NodeSpaces, log_alpha: Tensor) -> tuple[Tensor, Tensor]:
+def _squared_sums(
+    parameters: Mapping[str, Tensor], spaces: NodeSpaces, log_alpha: Tensor
+) -> tuple[Tensor, Tensor]:
     """Squared weight entering and leaving each node at these alphas; an edge of a node to itself counts in neither."""
     into, out = torch.zeros_like(log_alpha), torch.zeros_like(log_alpha)
     for name, p in parameters.items():

@@ -40,8 +40,15 @@ def path_share(model: nn.Module, *inputs: Any, output: Output = None) -> dict[st
     measured = Kappa(rolled(record(model, inputs, output)), parameters)
     total = measured.total.mantissa.detach()
     if total == 0:
-        raise ValueError("gamma^2 is zero: no path reaches the output, so no weight has a share of it")
-    result = {name: torch.zeros(p.shape, dtype=torch.float64, device=p.device) for name, p in parameters.items()}
+        raise ValueError(
+            "gamma^2 is zero: no path reaches the output, so no weight has a share of it"
+        )
+    result = {
+        name: torch.zeros(p.shape, dtype=torch.float64, device=p.device)
+        for name, p in parameters.items()
+    }
     for name, q in measured.evaluation.weights.items():
-        result[name] = q.mantissa.detach() * measured.first()[name] / total  # the scales of q and of kappa cancel
+        result[name] = (
+            q.mantissa.detach() * measured.first()[name] / total
+        )  # the scales of q and of kappa cancel
     return result

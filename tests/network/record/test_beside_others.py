@@ -97,7 +97,9 @@ def test_another_thread_may_run_the_model_meanwhile() -> None:
     mine: list[int] = []
     runner = threading.Thread(target=run)
     for layer in model.layers:
-        layer.register_forward_hook(lambda *_: mine.append(1) if threading.current_thread() is runner else None)
+        layer.register_forward_hook(
+            lambda *_: mine.append(1) if threading.current_thread() is runner else None
+        )
     runner.start()
     for _ in range(60):
         pathsgd.gamma_sq(model, x)
@@ -148,5 +150,9 @@ def test_lists_sets_and_order_are_put_back() -> None:
     model = Restless()
     owned = model.table, model.kinds, model.steps
     pathsgd.gamma_sq(model, torch.rand(1, 3))
-    assert (list(model.table.items()), model.kinds, model.steps) == ([("a", 1), ("b", 2)], {1, 2}, [1, 2])
+    assert (list(model.table.items()), model.kinds, model.steps) == (
+        [("a", 1), ("b", 2)],
+        {1, 2},
+        [1, 2],
+    )
     assert all(a is b for a, b in zip(owned, (model.table, model.kinds, model.steps)))

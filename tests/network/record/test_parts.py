@@ -20,7 +20,11 @@ class Coder(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, log_variance = self.encoder(x).chunk(2, 1)
-        return self.decoder(mean + torch.randn_like(mean) * torch.exp(0.5 * log_variance)), mean, log_variance
+        return (
+            self.decoder(mean + torch.randn_like(mean) * torch.exp(0.5 * log_variance)),
+            mean,
+            log_variance,
+        )
 
 
 class Policy(nn.Module):
@@ -47,7 +51,9 @@ def test_halves_with_something_unsupported_between_them() -> None:
         pathsgd.gamma_sq(Coder(), x)
     model = Coder()
     together = float(pathsgd.gamma_sq(model, x, output=["encoder", "decoder"]))
-    apart = float(pathsgd.gamma_sq(model.encoder, x)) + float(pathsgd.gamma_sq(model.decoder, x[:, :2]))
+    apart = float(pathsgd.gamma_sq(model.encoder, x)) + float(
+        pathsgd.gamma_sq(model.decoder, x[:, :2])
+    )
     assert together == pytest.approx(apart)
     report = pathsgd.check_invariance(
         model, x, optimizer=lambda m: pathsgd.PathAdam(m, output=["encoder", "decoder"]), steps=2,

@@ -38,7 +38,11 @@ class Busy(nn.Module):
         super().__init__()
         self.layer, self.norm = nn.Linear(2, 2), nn.BatchNorm1d(2)
         self.register_buffer("seen", torch.zeros(3))
-        self.calls, self.history, self.log = 0, [], {"calls": [], "recent": deque(maxlen=2), "kinds": set()}
+        self.calls, self.history, self.log = (
+            0,
+            [],
+            {"calls": [], "recent": deque(maxlen=2), "kinds": set()},
+        )
         self.plain, self.end = torch.zeros(2), end
 
     def forward(self, x: Tensor) -> Tensor:
@@ -82,7 +86,9 @@ def test_hooks_run_and_stay() -> None:
     before = snapshot(model)
     masked = model[0].weight_orig.detach() * model[0].weight_mask
     expected = (model[2].weight.double() ** 2 @ (masked.double() ** 2).sum(1)).sum()
-    expected += (model[2].weight.double() ** 2 @ model[0].bias.double() ** 2 + model[2].bias.double() ** 2).sum()
+    expected += (
+        model[2].weight.double() ** 2 @ model[0].bias.double() ** 2 + model[2].bias.double() ** 2
+    ).sum()
     torch.testing.assert_close(pathsgd.gamma_sq(model, x), expected.detach())
     assert_unchanged(before, model)
 

@@ -25,7 +25,9 @@ def same_gamma(model: nn.Module, *examples: tuple[Tensor, ...]) -> None:
         torch.testing.assert_close(other, first, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("name", ["mlp", "conv2d", "rnn", "packed sequence", "tied language model", "two inputs"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "conv2d", "rnn", "packed sequence", "tied language model", "two inputs"]
+)
 def test_gamma_does_not_depend_on_the_batch_size(name: str) -> None:
     from support.cases import CASES
 
@@ -43,22 +45,30 @@ def test_time_first_or_batch_first_and_sizes_that_coincide() -> None:
 def test_a_shift_in_time_is_not_mistaken_for_a_batch() -> None:
     """y_t = A x_t + B x_{t-1} over (T, B, I): resized in time its steps stay and its output grows, but slices mix."""
     model = Weights(
-        lambda m, x: x @ m.a + torch.cat([torch.zeros_like(x[:1]), x[:-1]]) @ m.b, a=(2, 1), b=(2, 1)
+        lambda m, x: x @ m.a + torch.cat([torch.zeros_like(x[:1]), x[:-1]]) @ m.b,
+        a=(2, 1),
+        b=(2, 1),
     ).double()
     a, b = (p.detach().square().sum() for p in (model.a, model.b))
     for rows in (1, 3):
-        torch.testing.assert_close(pathsgd.gamma_sq(model, torch.rand(4, rows, 2, dtype=DOUBLE)), 4 * a + 3 * b)
+        torch.testing.assert_close(
+            pathsgd.gamma_sq(model, torch.rand(4, rows, 2, dtype=DOUBLE)), 4 * a + 3 * b
+        )
 
 
 def test_an_unbatched_convolution_is_not_mistaken_for_a_batch() -> None:
-    net = nn.Sequential(nn.Conv1d(1, 2, 3, padding=1), nn.ReLU(), nn.Conv1d(2, 1, 3, padding=1)).double()
+    net = nn.Sequential(
+        nn.Conv1d(1, 2, 3, padding=1), nn.ReLU(), nn.Conv1d(2, 1, 3, padding=1)
+    ).double()
     same_gamma(net, (torch.rand(1, 5, dtype=DOUBLE),), (torch.rand(4, 1, 5, dtype=DOUBLE),))
 
 
 def test_an_input_without_a_batch_dimension_beside_one_with() -> None:
     model = Weights(lambda m, x, table: x @ m.a + (table @ m.b).T, a=(2, 1), b=(3, 1)).double()
     table = torch.rand(1, 3, dtype=DOUBLE)
-    same_gamma(model, (torch.rand(1, 2, dtype=DOUBLE), table), (torch.rand(6, 2, dtype=DOUBLE), table))
+    same_gamma(
+        model, (torch.rand(1, 2, dtype=DOUBLE), table), (torch.rand(6, 2, dtype=DOUBLE), table)
+    )
 
 
 def test_the_values_of_floating_point_inputs_do_not_matter() -> None:
@@ -77,7 +87,11 @@ def test_the_values_of_indices_do_not_matter(kind: str) -> None:
         def forward(self, words: Tensor) -> Tensor:
             if kind == "words":
                 return self.out(self.embedding(words))
-            return self.out(F.embedding(words, self.table) if kind == "fixed table" else F.one_hot(words, 5).float())
+            return self.out(
+                F.embedding(words, self.table)
+                if kind == "fixed table"
+                else F.one_hot(words, 5).float()
+            )
 
     shape = (2,) if kind == "single words" else (2, 3)
     same_gamma(Reader(), (torch.zeros(shape, dtype=torch.long),), (torch.full(shape, 4),))
@@ -86,7 +100,9 @@ def test_the_values_of_indices_do_not_matter(kind: str) -> None:
 def test_a_fixed_one_hot_table_is_the_input_itself() -> None:
     model = Weights(lambda m, words: F.embedding(words, torch.eye(3)) @ m.w, w=(3, 2))
     expected = model.w.detach().double().square().sum()
-    torch.testing.assert_close(pathsgd.gamma_sq(model, torch.zeros(2, 1, dtype=torch.long)), expected)
+    torch.testing.assert_close(
+        pathsgd.gamma_sq(model, torch.zeros(2, 1, dtype=torch.long)), expected
+    )
 
 
 def test_lengths_are_structure() -> None:
@@ -127,7 +143,9 @@ def test_a_packed_sequence_as_input_is_averaged_over_its_rows() -> None:
 
     model = Reader().double()
     lengths = [4, 2]
-    packed = nn.utils.rnn.pack_padded_sequence(torch.rand(4, 2, 2, dtype=DOUBLE), torch.tensor(lengths))
+    packed = nn.utils.rnn.pack_padded_sequence(
+        torch.rand(4, 2, 2, dtype=DOUBLE), torch.tensor(lengths)
+    )
 
     class Padded(Reader):
         def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
@@ -137,7 +155,10 @@ def test_a_packed_sequence_as_input_is_averaged_over_its_rows() -> None:
     alone.load_state_dict(model.state_dict())
     each = [pathsgd.gamma_sq(alone, torch.rand(steps, 1, 2, dtype=DOUBLE)) for steps in lengths]
     torch.testing.assert_close(pathsgd.gamma_sq(model, packed), sum(each) / 2)
-    both = [pathsgd.kappa(alone, torch.rand(steps, 1, 2, dtype=DOUBLE), terms="both") for steps in lengths]
+    both = [
+        pathsgd.kappa(alone, torch.rand(steps, 1, 2, dtype=DOUBLE), terms="both")
+        for steps in lengths
+    ]
     for name, value in pathsgd.kappa(model, packed, terms="both").items():
         torch.testing.assert_close(value, (both[0][name] + both[1][name]) / 2)
 
@@ -146,14 +167,19 @@ def test_an_initial_state_that_is_an_input_is_no_input_node() -> None:
     class Reader(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.rnn, self.cell = nn.RNN(2, 3, nonlinearity="relu"), nn.RNNCell(3, 3, nonlinearity="relu")
+            self.rnn, self.cell = (
+                nn.RNN(2, 3, nonlinearity="relu"),
+                nn.RNNCell(3, 3, nonlinearity="relu"),
+            )
 
         def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
             last = self.rnn(x, h)[1][0]
             return self.cell(last, None if h is None else h[0])
 
     model, x = Reader().double(), torch.rand(4, 2, 2, dtype=DOUBLE)
-    same_gamma(model, (x,), (x, torch.zeros(1, 2, 3, dtype=DOUBLE)), (x, torch.ones(1, 2, 3, dtype=DOUBLE)))
+    same_gamma(
+        model, (x,), (x, torch.zeros(1, 2, 3, dtype=DOUBLE)), (x, torch.ones(1, 2, 3, dtype=DOUBLE))
+    )
 
 
 class Nested(nn.Module):
@@ -162,7 +188,9 @@ class Nested(nn.Module):
     def __init__(self, layers: int = 2) -> None:
         super().__init__()
         sizes = [2, *[3] * layers]
-        self.layers = nn.ModuleList(nn.RNN(i, o, nonlinearity="relu") for i, o in itertools.pairwise(sizes))
+        self.layers = nn.ModuleList(
+            nn.RNN(i, o, nonlinearity="relu") for i, o in itertools.pairwise(sizes)
+        )
 
     def forward(self, x: Any, states: Any = None) -> Tensor:
         if isinstance(x, dict):
@@ -187,7 +215,11 @@ def nested_inputs(form: str, rows: int, layers: int = 2) -> tuple[Any, ...]:
 @pytest.mark.parametrize("form", ["tuple", "list", "dict of tuples", "some missing"])
 def test_nested_inputs_have_a_batch_dimension_too(form: str) -> None:
     model = Nested().double()
-    same_gamma(model, (torch.rand(4, 1, 2, dtype=DOUBLE),), *(nested_inputs(form, rows) for rows in (1, 3, 4)))
+    same_gamma(
+        model,
+        (torch.rand(4, 1, 2, dtype=DOUBLE),),
+        *(nested_inputs(form, rows) for rows in (1, 3, 4)),
+    )
 
 
 def test_an_rnn_given_its_initial_state() -> None:
@@ -197,7 +229,9 @@ def test_an_rnn_given_its_initial_state() -> None:
 
 
 def test_a_dict_of_tensors() -> None:
-    model = Weights(lambda m, given: given["left"] @ m.a + given["right"] @ m.b, a=(2, 1), b=(3, 1)).double()
+    model = Weights(
+        lambda m, given: given["left"] @ m.a + given["right"] @ m.b, a=(2, 1), b=(3, 1)
+    ).double()
     left, right = torch.rand(6, 2, dtype=DOUBLE), torch.rand(6, 3, dtype=DOUBLE)
     expected = sum(p.detach().square().sum() for p in model.parameters())
     torch.testing.assert_close(pathsgd.gamma_sq(model, {"left": left, "right": right}), expected)
@@ -216,17 +250,24 @@ def test_constants_are_taken_as_they_were_when_used() -> None:
         return y
 
     model = Weights(forward, a=(2, 1)).double()
-    torch.testing.assert_close(pathsgd.gamma_sq(model, torch.rand(1, 2, dtype=DOUBLE)), model.a.detach().square().sum())
+    torch.testing.assert_close(
+        pathsgd.gamma_sq(model, torch.rand(1, 2, dtype=DOUBLE)), model.a.detach().square().sum()
+    )
 
 
 def test_buffers_are_read_at_every_evaluation() -> None:
     from pathsgd.network.squared import Evaluation
 
-    net, x = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).double().eval(), torch.rand(1, 2, dtype=DOUBLE)
+    net, x = (
+        nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).double().eval(),
+        torch.rand(1, 2, dtype=DOUBLE),
+    )
     recording, parameters = record(net, (x,)), dict(net.named_parameters())
     before = float(Evaluation(recording, parameters).total.log())
     net[1].running_var.mul_(4)
-    assert float(Evaluation(recording, parameters).total.log()) == pytest.approx(float(pathsgd.log_gamma_sq(net, x)))
+    assert float(Evaluation(recording, parameters).total.log()) == pytest.approx(
+        float(pathsgd.log_gamma_sq(net, x))
+    )
     assert float(pathsgd.log_gamma_sq(net, x)) < before
 
 

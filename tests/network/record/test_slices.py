@@ -37,13 +37,18 @@ def test_what_is_certain_is_what_the_paths_say(name: str) -> None:
         if are_certainly_separate(one, two):
             counts = [batch._path_count(recording) for recording in (one, two)]
             assert counts[1] - counts[0] == pytest.approx(torch.tensor(2.0).log().item())
-            assert [v.shape.numel() for v in two.outputs] == [2 * v.shape.numel() for v in one.outputs]
+            assert [v.shape.numel() for v in two.outputs] == [
+                2 * v.shape.numel() for v in one.outputs
+            ]
 
 
 CERTAIN = {
     "mlp": (lambda: models.mlp([3, 2, 2]), (4, 3)),
     "rnn": (lambda: models.ReadRNN(2, 2, 2), (4, 3, 2)),
-    "deep, batch first": (lambda: models.ReadRNN(2, 2, 2, num_layers=2, batch_first=True), (3, 4, 2)),
+    "deep, batch first": (
+        lambda: models.ReadRNN(2, 2, 2, num_layers=2, batch_first=True),
+        (3, 4, 2),
+    ),
     "loop": (lambda: models.HandLoop(2, 2, 1), (4, 3, 2)),
     "cells": (lambda: models.CellLoop(2, 2, 1), (3, 4, 2)),
     "tied": (lambda: models.TiedAutoencoder(2, 3), (3, 2)),
@@ -62,7 +67,9 @@ MIXED = {
     "the slice before": lambda m, x: torch.relu(m.layer(x) + m.layer(x).roll(1, 0)),
     "all slices in a row": lambda m, x: torch.relu(m.layer(x)).reshape(-1, 1) @ m.other,
     "a sum over slices": lambda m, x: torch.relu(m.layer(x)).sum(0),
-    "a factor of each slice": lambda m, x: torch.relu(m.layer(x) + torch.arange(1.0, len(x) + 1)[:, None]),
+    "a factor of each slice": lambda m, x: torch.relu(
+        m.layer(x) + torch.arange(1.0, len(x) + 1)[:, None]
+    ),
 }
 
 
@@ -76,12 +83,16 @@ def test_of_what_mixes_slices_or_tells_them_apart_nothing_is_certain(name: str) 
         def forward(self, x: Tensor) -> Tensor:
             return MIXED[name](self, x)
 
-    one, two = (_record(model := Net(), call_of(model, (torch.rand(size, 3),)), None) for size in (1, 2))
+    one, two = (
+        _record(model := Net(), call_of(model, (torch.rand(size, 3),)), None) for size in (1, 2)
+    )
     assert not are_certainly_separate(one, two)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_was_seen_before_is_recorded_as_it_was(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_seen_before_is_recorded_as_it_was(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chosen = CASES[name]
     model, inputs = chosen.build(name), chosen.examples()
     found = record(model, inputs)
@@ -92,7 +103,9 @@ def test_what_was_seen_before_is_recorded_as_it_was(name: str, monkeypatch: pyte
 def test_turns_of_a_loop_are_seen_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     slowly = recorder.Recorder._record
-    monkeypatch.setattr(recorder.Recorder, "_record", lambda self, *a: asked.append(a[1]) or slowly(self, *a))
+    monkeypatch.setattr(
+        recorder.Recorder, "_record", lambda self, *a: asked.append(a[1]) or slowly(self, *a)
+    )
     counts = []
     for steps in (5, 50):
         asked.clear()

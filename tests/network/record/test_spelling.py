@@ -31,5 +31,7 @@ def test_recording_does_not_list_all_of_torch() -> None:
         "n.ReLU(), n.RNN(4, 2, nonlinearity='relu')), torch.ones(5, 3)); "
         "print(o._get_overridable_functions.cache_info().misses)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert int(done.stdout) == 0

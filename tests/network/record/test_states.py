@@ -18,7 +18,10 @@ class Loop(nn.Module):
     def __init__(self, says: bool = True) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.w_in, self.w_rec = nn.Parameter(torch.randn(3, 5) / 3), nn.Parameter(torch.randn(5, 5) / 5)
+        self.w_in, self.w_rec = (
+            nn.Parameter(torch.randn(3, 5) / 3),
+            nn.Parameter(torch.randn(5, 5) / 5),
+        )
         self.out, self.says = nn.Linear(5, 1), says
 
     def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,9 +51,13 @@ def test_a_state_starts_no_path_and_pins_no_unit(name: str) -> None:
     make, h = MODELS[name]
     model = make()
     found = pathsgd.gamma_sq(model, X, h, output=0)
-    assert float(found.detach()) == pytest.approx(float(pathsgd.gamma_sq(model, X, 0 * h, output=0).detach()))
+    assert float(found.detach()) == pytest.approx(
+        float(pathsgd.gamma_sq(model, X, 0 * h, output=0).detach())
+    )
     assert pathsgd.node_spaces(model, X, h, output=0).count == 5
-    report = pathsgd.check_invariance(model, X, h, optimizer=lambda m: pathsgd.PathAdam(m, output=0), steps=3, output=0)
+    report = pathsgd.check_invariance(
+        model, X, h, optimizer=lambda m: pathsgd.PathAdam(m, output=0), steps=3, output=0
+    )
     assert report.ok and max(report.drift["PathAdam"]) < 1e-9
 
 

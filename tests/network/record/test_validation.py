@@ -97,7 +97,11 @@ def test_the_error_says_what_is_wrong_and_nothing_changes(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("options", "text"),
-    [({"terms": "third"}, "terms must"), ({"convention": "ours"}, "convention must"), ({"samples": 0}, "samples must")],
+    [
+        ({"terms": "third"}, "terms must"),
+        ({"convention": "ours"}, "convention must"),
+        ({"samples": 0}, "samples must"),
+    ],
 )
 def test_wrong_options_of_kappa(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
@@ -133,19 +137,30 @@ def test_the_first_tensor_of_several_is_measured_unless_another_is_chosen(kind: 
 
 def test_nonfinite_example_inputs_are_only_shapes() -> None:
     model = models.mlp([2, 3, 1])
-    assert torch.equal(pathsgd.gamma_sq(model, torch.full((2, 2), torch.nan)), pathsgd.gamma_sq(model, X))
+    assert torch.equal(
+        pathsgd.gamma_sq(model, torch.full((2, 2), torch.nan)), pathsgd.gamma_sq(model, X)
+    )
 
 
 def test_a_model_without_free_nodes_says_so() -> None:
     model = nn.Sequential(nn.Linear(2, 2), Apply(torch.relu))
-    for call in (pathsgd.random_rescaling, pathsgd.balance, lambda *a: pathsgd.rescale_nodes(*a, alpha=2.0)):
+    for call in (
+        pathsgd.random_rescaling,
+        pathsgd.balance,
+        lambda *a: pathsgd.rescale_nodes(*a, alpha=2.0),
+    ):
         before = snapshot(model)
         with pytest.raises(ValueError, match="no free node"):
             call(model, X)
         assert_unchanged(before, model)
 
 
-NO_MODELS: dict[str, Any] = {"None": None, "a function": lambda x: x, "a class": nn.Linear, "a tensor": X}
+NO_MODELS: dict[str, Any] = {
+    "None": None,
+    "a function": lambda x: x,
+    "a class": nn.Linear,
+    "a tensor": X,
+}
 TAKE_MODELS: dict[str, Callable[[Any], Any]] = {
     "gamma_sq": lambda m: pathsgd.gamma_sq(m, X),
     "log_gamma_sq": lambda m: pathsgd.log_gamma_sq(m, X),
@@ -169,7 +184,9 @@ TAKE_MODELS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("value", NO_MODELS.values(), ids=NO_MODELS)
 @pytest.mark.parametrize("function", TAKE_MODELS.values(), ids=TAKE_MODELS)
 def test_what_is_no_model_is_refused(function: Callable[[Any], Any], value: Any) -> None:
-    with pytest.raises(TypeError, match=r"torch\.nn\.Module.*(NoneType|function|type|Linear|Tensor)"):
+    with pytest.raises(
+        TypeError, match=r"torch\.nn\.Module.*(NoneType|function|type|Linear|Tensor)"
+    ):
         function(value)
 
 

@@ -85,7 +85,9 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=["keyword", "any keyword", "dict", "dataclass", "slots", "graph"])
+@pytest.mark.parametrize(
+    "form", FORMS, ids=["keyword", "any keyword", "dict", "dataclass", "slots", "graph"]
+)
 def test_every_form_of_inputs_is_measured_and_learnt_from_a_call(form: Any) -> None:
     make, example, call = form
     assert gamma(make(), example) == pytest.approx(gamma(Net(), X))
@@ -111,7 +113,9 @@ class OverLinks(Net):
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR")
-@pytest.mark.parametrize("product", [torch.matmul, torch.mm, torch.sparse.mm, torch.spmm, lambda a, b: a @ b])
+@pytest.mark.parametrize(
+    "product", [torch.matmul, torch.mm, torch.sparse.mm, torch.spmm, lambda a, b: a @ b]
+)
 @pytest.mark.parametrize("layout", ["coo", "csr"])
 def test_constants_may_be_sparse(product: Any, layout: str) -> None:
     sparse = LINKS.to_sparse() if layout == "coo" else LINKS.to_sparse_csr()
@@ -126,7 +130,9 @@ def test_a_sparse_matrix_among_the_inputs_is_structure() -> None:
             return self.two(torch.relu(links @ self.one(x)))
 
     other = (LINKS + torch.eye(4)).to_sparse()
-    assert gamma(Given(), X, LINKS.to_sparse()) == pytest.approx(gamma(OverLinks(LINKS, torch.matmul), X))
+    assert gamma(Given(), X, LINKS.to_sparse()) == pytest.approx(
+        gamma(OverLinks(LINKS, torch.matmul), X)
+    )
     assert gamma(Given(), X, other) != pytest.approx(gamma(Given(), X, LINKS.to_sparse()))
     model = Given()
     optimizer = pathsgd.PathAdam(model)

@@ -19,13 +19,16 @@ def cross_entropy(
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """The loss and its gradients."""
     given = [None if t is None else t.detach() for t in (rows, weight, bias)]
-    gradients = [None if t is None or not need else torch.zeros_like(t) for t, need in zip(given, needs)]
+    gradients = [
+        None if t is None or not need else torch.zeros_like(t) for t, need in zip(given, needs)
+    ]
     counted = (target != ignore_index).sum()
     total = rows.new_zeros(())
     for first in range(0, rows.shape[0], chunk):
         part = slice(first, first + chunk)
         own = [
-            None if t is None else t.requires_grad_(need) for t, need in zip((rows.detach()[part], *given[1:]), needs)
+            None if t is None else t.requires_grad_(need)
+            for t, need in zip((rows.detach()[part], *given[1:]), needs)
         ]
         with torch.enable_grad():
             logits = F.linear(own[0], own[1], own[2])  # type: ignore[arg-type]

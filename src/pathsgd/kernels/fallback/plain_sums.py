@@ -34,10 +34,16 @@ def plain_sums(
     # What is left of h_s is decay^(T-s) times its row, of delta_s decay^(s-1) times its row.
     fade = decay ** torch.arange(steps, dtype=torch.float64, device=u.device)
     out = fade.flip(0) @ h.double() if every_step else h[-1].double()
-    vectors = torch.stack([fade @ delta.double(), out, torch.linalg.vecdot(h, delta, dim=0).double()])
+    vectors = torch.stack(
+        [fade @ delta.double(), out, torch.linalg.vecdot(h, delta, dim=0).double()]
+    )
     recurrent = delta[1:].t() @ h[:-1]
-    largest = max(float(h.amax()), float(delta.amax())) if bool(vectors.isfinite().all()) else math.inf
-    least = min(float(result.amin()) for result in (vectors[:2], *([recurrent] if steps > 1 else [])))
+    largest = (
+        max(float(h.amax()), float(delta.amax())) if bool(vectors.isfinite().all()) else math.inf
+    )
+    least = min(
+        float(result.amin()) for result in (vectors[:2], *([recurrent] if steps > 1 else []))
+    )
     gamma_sq = float(v @ out)
     if b_out is not None:
         gamma_sq += float(b_out.double().square().sum() * (fade[-1] * (steps if every_step else 1)))

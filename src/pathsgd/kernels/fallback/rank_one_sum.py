@@ -43,7 +43,9 @@ def most_powers(steps: int) -> int:
     return min(_MOST_POWERS, steps // 2)
 
 
-def rank_one_sum(A: Tensor, before: Tensor, delta: Tensor, tolerance: float, *, adjoint: bool) -> Tensor | None:
+def rank_one_sum(
+    A: Tensor, before: Tensor, delta: Tensor, tolerance: float, *, adjoint: bool
+) -> Tensor | None:
     """S (second_order.py) in float64, or None where the powers are too slow to approach rank one."""
     steps = before.shape[0]
     perron = dominant(A, before[-1], delta[0], tolerance / steps)
@@ -64,11 +66,20 @@ def rank_one_sum(A: Tensor, before: Tensor, delta: Tensor, tolerance: float, *, 
 def _is_certain(tail: Tensor, before: Tensor, delta: Tensor) -> bool:
     """Whether numbers below the range of float32, each times at most T h delta, cannot matter."""
     steps, hidden = before.shape
-    lost = torch.finfo(tail.dtype).tiny * steps * hidden * steps * float(before.amax()) * float(delta.amax())
+    lost = (
+        torch.finfo(tail.dtype).tiny
+        * steps
+        * hidden
+        * steps
+        * float(before.amax())
+        * float(delta.amax())
+    )
     return float(tail.amin()) > 1e9 * lost
 
 
-def _all_rows(powers: list[Tensor], root: float, before: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+def _all_rows(
+    powers: list[Tensor], root: float, before: Tensor, delta: Tensor
+) -> tuple[Tensor, Tensor]:
     """The terms below m, and the sum in the last one, for all sequences."""
     steps, m = before.shape[0], len(powers) + 1
     head = torch.diag((before[:-1] * delta[1:]).sum(0))
@@ -79,13 +90,17 @@ def _all_rows(powers: list[Tensor], root: float, before: Tensor, delta: Tensor) 
     return head, weighted.t() @ delta[m + 1 :]
 
 
-def _few_rows(powers: list[Tensor], root: float, before: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+def _few_rows(
+    powers: list[Tensor], root: float, before: Tensor, delta: Tensor
+) -> tuple[Tensor, Tensor]:
     """The same where delta_t = l^(T-m-t) delta_{T-m} for t <= T-m."""
     steps, m = before.shape[0], len(powers) + 1
     left, rows = _prefixes(root, m, before), delta[steps - m - 1 :]
     head = torch.diag((before[:-1] * delta[1:]).sum(0))
     for n, power in enumerate(powers, 1):
-        lagged = torch.cat([left[m - n, None], before[steps - m - 1 - n : steps - 1 - n]]).t() @ rows
+        lagged = (
+            torch.cat([left[m - n, None], before[steps - m - 1 - n : steps - 1 - n]]).t() @ rows
+        )
         head.addcmul_(power, lagged, value=root**n)
     left[1:].mul_(root**m)
     return head, left.t() @ rows
@@ -111,7 +126,9 @@ def prefix_sums(x: Tensor, ratio: float) -> Tensor:
     return x
 
 
-def dominant(A: Tensor, right: Tensor, left: Tensor, tolerance: float, rounds: int = 5) -> Perron | None:
+def dominant(
+    A: Tensor, right: Tensor, left: Tensor, tolerance: float, rounds: int = 5
+) -> Perron | None:
     """Perron's root and vectors of A, float64, by power iteration from nonnegative vectors that are near them.
 
     None where A v = l v and w A = l w do not hold to `tolerance` in every entry, or nothing is positive.

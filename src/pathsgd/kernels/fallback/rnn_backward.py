@@ -34,7 +34,10 @@ def rnn_backward(
     for step in reversed(list(walk(layout, direction == 1))):
         now = gradients[step.now]
         if step.continuing:
-            to, after = first_rows(now, step.continuing), first_rows(gradients[step.after], step.continuing)
+            to, after = (
+                first_rows(now, step.continuing),
+                first_rows(gradients[step.after], step.continuing),
+            )
             torch.mm(after, w_rec, out=to) if d_states is None else to.addmm_(after, w_rec)
         if step.continuing < step.rows:
             ending = now[step.continuing :]

@@ -28,7 +28,9 @@ def rnn_forward(
     for step in walk(layout, direction == 1):
         now = rows[step.now]
         if step.continued:
-            first_rows(now, step.continued).addmm_(first_rows(rows[step.before], step.continued), w_rec_t)
+            first_rows(now, step.continued).addmm_(
+                first_rows(rows[step.before], step.continued), w_rec_t
+            )
         if start is not None and step.continued < step.rows:
             now[step.continued :].addmm_(start[step.continued : step.rows], w_rec_t)
         now.relu_()

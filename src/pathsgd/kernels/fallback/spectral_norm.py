@@ -13,7 +13,10 @@ def spectral_norm(matrix: Tensor, start: Tensor, iterations: int) -> tuple[float
     size = float(largest)
     if not 0 < size < math.inf:
         return size, start
-    unit, v = matrix / largest, start  # entries up to 1, and v of length 1: in the range of any dtype
+    unit, v = (
+        matrix / largest,
+        start,
+    )  # entries up to 1, and v of length 1: in the range of any dtype
     for _ in range(iterations):
         v = torch.mv(unit.t(), torch.mv(unit, v))
         v = v / torch.linalg.vector_norm(v).clamp(min=torch.finfo(v.dtype).tiny)

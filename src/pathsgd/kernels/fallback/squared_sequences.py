@@ -46,7 +46,10 @@ def constant_input_states(
             # h_{s+b} gets h_b, in the scale of step s+b; s counts from where `source` starts.
             first = done - block if done >= block else 0
             last = x[min(done, block) - 1]
-            target.addr_(decay ** torch.arange(first + 1, first + count + 1, dtype=A.dtype, device=A.device), last)
+            target.addr_(
+                decay ** torch.arange(first + 1, first + count + 1, dtype=A.dtype, device=A.device),
+                last,
+            )
         if count == done and done < block and done + count < steps:
             power = power @ power
         done += count

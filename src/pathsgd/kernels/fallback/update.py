@@ -34,7 +34,11 @@ def _direction(o: Operands, rule: UpdateRule, index: int) -> Tensor:
     if rule.direction == ADAM:
         return o.first[index] / (o.second[index].sqrt() + rule.eps)
     u = o.gradients[index] * o.whitening(index)
-    return u if rule.direction == GRADIENT else u.mul_(rule.factor).add_(o.first[index], alpha=rule.momentum)
+    return (
+        u
+        if rule.direction == GRADIENT
+        else u.mul_(rule.factor).add_(o.first[index], alpha=rule.momentum)
+    )
 
 
 def apply(o: Operands, rule: UpdateRule, alpha: float, keep: float) -> None:

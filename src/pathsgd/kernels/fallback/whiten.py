@@ -11,8 +11,12 @@ if TYPE_CHECKING:
     from pathsgd.kernels.whiten import Lines, Whitening
 
 
-def whiten(w: Whitening, sides: tuple[Tensor, Tensor] | None, scale: float, dtype: torch.dtype) -> Tensor:
-    kappa = (w.kappa if isinstance(w.kappa, Tensor) else w.kappa.rows.double() * w.kappa.columns).double()
+def whiten(
+    w: Whitening, sides: tuple[Tensor, Tensor] | None, scale: float, dtype: torch.dtype
+) -> Tensor:
+    kappa = (
+        w.kappa if isinstance(w.kappa, Tensor) else w.kappa.rows.double() * w.kappa.columns
+    ).double()
     root = torch.where(kappa > 0, (scale / kappa).sqrt(), 0.0)
     if sides is not None:
         for factors in _factors(w.lines, sides[0] if w.out_side is None else w.out_side, sides[1]):

@@ -39,4 +39,9 @@ def _same(x: Any, y: Any, twin: dict[Value, Value]) -> bool:
 
 
 def _equal(x: Tensor, y: Tensor) -> bool:
-    return x.shape == y.shape and x.dtype == y.dtype and x.layout == y.layout and bool(torch.equal(x, y))
+    return (
+        x.shape == y.shape
+        and x.dtype == y.dtype
+        and x.layout == y.layout
+        and bool(torch.equal(x, y))
+    )

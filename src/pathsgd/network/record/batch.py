@@ -42,7 +42,11 @@ def one_example(record: Callable[[Call], Recording], call: Call) -> Recording | 
         except (ValueError, UnsupportedOperation):
             continue  # the model takes no other size here; what is wrong in earnest shows at the original sizes
         if _treats_slices_separately(one, two):
-            return one if _is_like_every_row(one, tensors, dims) else _every_row(record, call, tensors, dims)
+            return (
+                one
+                if _is_like_every_row(one, tensors, dims)
+                else _every_row(record, call, tensors, dims)
+            )
     return None
 
 
@@ -53,7 +57,10 @@ def _is_like_every_row(one: Recording, tensors: list[Tensor], dims: Sequence[int
 
 
 def _every_row(
-    record: Callable[[Call], Recording], call: Call, tensors: list[Tensor], dims: Sequence[int | None]
+    record: Callable[[Call], Recording],
+    call: Call,
+    tensors: list[Tensor],
+    dims: Sequence[int | None],
 ) -> Recording:
     recording = record(call)
     recording.rows = next(t.shape[d] for t, d in zip(tensors, dims) if d is not None)
@@ -63,11 +70,18 @@ def _every_row(
 def _candidates(tensors: list[Tensor]) -> Iterator[tuple[int | None, ...]]:
     """Choices of one dimension a tensor, equal in size, most likely first; None: this input has no batch dimension."""
     # Many tensors (the states of many layers) would have too many choices: then tensors of one shape choose together.
-    owners: list[Any] = [t.shape for t in tensors] if len(tensors) > FREE_CHOICES else list(range(len(tensors)))
-    options = {owner: (*range(0 if is_sparse(t) else min(2, t.dim())), None) for owner, t in zip(owners, tensors)}
+    owners: list[Any] = (
+        [t.shape for t in tensors] if len(tensors) > FREE_CHOICES else list(range(len(tensors)))
+    )
+    options = {
+        owner: (*range(0 if is_sparse(t) else min(2, t.dim())), None)
+        for owner, t in zip(owners, tensors)
+    }
     choices = (dict(zip(options, chosen)) for chosen in itertools.product(*options.values()))
     every = [tuple(choice[owner] for owner in owners) for choice in choices]
-    for dims in sorted(every, key=lambda c: (c.count(None), len(set(c)), [2 if d is None else d for d in c])):
+    for dims in sorted(
+        every, key=lambda c: (c.count(None), len(set(c)), [2 if d is None else d for d in c])
+    ):
         sizes = {t.shape[d] for t, d in zip(tensors, dims) if d is not None}
         if len(sizes) == 1:
             yield dims
@@ -95,7 +109,9 @@ def _treats_slices_separately(one: Recording, two: Recording) -> bool:
         paths = [_path_count(recording) for recording in (one, two)]
     except (IndexError, RuntimeError):
         return False  # constants (indices, lengths) that do not fit this size
-    return paths[0] == -math.inf or abs(paths[1] - paths[0] - math.log(2)) < 1e-9 * (1 + abs(paths[0]))
+    return paths[0] == -math.inf or abs(paths[1] - paths[0] - math.log(2)) < 1e-9 * (
+        1 + abs(paths[0])
+    )
 
 
 def _signature(step: Step) -> tuple[Any, ...]:

@@ -33,7 +33,9 @@ def check_call(rule: Rule, count: int, names: tuple[str, ...]) -> None:
         ) from None
 
 
-def results_of(func: Any, rule: Rule, args: Any, kwargs: Any) -> tuple[list[Tensor], bool, Callable[[Any], Any]]:
+def results_of(
+    func: Any, rule: Rule, args: Any, kwargs: Any
+) -> tuple[list[Tensor], bool, Callable[[Any], Any]]:
     """Tensors without data of the results' shapes and dtypes, whether there is just one, and what torch puts them in.
 
     torch.max and its like return tuples with names.
@@ -44,10 +46,16 @@ def results_of(func: Any, rule: Rule, args: Any, kwargs: Any) -> tuple[list[Tens
             return torch.empty(a.shape, dtype=a.dtype, device="meta")
         if not isinstance(a, Tensor):
             return a
-        return a.to("meta") if a.is_floating_point() else a.cpu()  # what integers hold may decide the shape
+        return (
+            a.to("meta") if a.is_floating_point() else a.cpu()
+        )  # what integers hold may decide the shape
 
     with torch._C.DisableTorchFunction():
         result = rule.shape(func, *map_leaves(empty, (args, kwargs)))
     if isinstance(result, Tensor):
         return [result], True, tuple
-    return list(result), False, type(result) if type(result).__module__ == "torch.return_types" else tuple
+    return (
+        list(result),
+        False,
+        type(result) if type(result).__module__ == "torch.return_types" else tuple,
+    )

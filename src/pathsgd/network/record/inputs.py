@@ -33,9 +33,18 @@ class Call:
 
 def call_of(model: nn.Module, inputs: Sequence[Any]) -> Call:
     """Example inputs as the model takes them; one dictionary of inputs by the names of forward's is taken by name."""
-    if isinstance(model, nn.Module) and len(inputs) == 1 and isinstance(inputs[0], Mapping) and inputs[0]:
+    if (
+        isinstance(model, nn.Module)
+        and len(inputs) == 1
+        and isinstance(inputs[0], Mapping)
+        and inputs[0]
+    ):
         signature = inspect.signature(model.forward)
-        names = [n for n, p in signature.parameters.items() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        names = [
+            n
+            for n, p in signature.parameters.items()
+            if p.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
         try:
             signature.bind(**inputs[0])
         except TypeError:
@@ -72,7 +81,9 @@ def _leaves(call: Call) -> Sequence[Any]:
 
 def numbered_tensors(call: Call) -> list[Tensor]:
     """All tensors of a call, in an order of their own."""
-    return [t for leaf in _leaves(call) for t in ([leaf] if isinstance(leaf, Tensor) else _held(leaf))]
+    return [
+        t for leaf in _leaves(call) for t in ([leaf] if isinstance(leaf, Tensor) else _held(leaf))
+    ]
 
 
 def objects_in(call: Call) -> list[Any]:
@@ -109,5 +120,7 @@ def is_sparse(a: Any) -> bool:
 
 def is_packed(call: Call) -> bool:
     """Whether a packed sequence is among the inputs: its rows differ in length."""
-    leaves, _ = tree_flatten((call.args, call.kwargs), is_leaf=lambda a: isinstance(a, PackedSequence))
+    leaves, _ = tree_flatten(
+        (call.args, call.kwargs), is_leaf=lambda a: isinstance(a, PackedSequence)
+    )
     return any(isinstance(a, PackedSequence) for a in leaves)

@@ -15,22 +15,34 @@ from pathsgd.network.rules import Kind
 from pathsgd.network.tape import leaves, map_leaves
 
 
-def lost_results(refusal: UnsupportedOperation, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+def lost_results(
+    refusal: UnsupportedOperation, func: Any, name: str, args: Any, kwargs: dict[str, Any]
+) -> Any:
     """Results of the right shapes that say why they are lost; raises where Python wants their values."""
     if name in LEAVING or name == "__setitem__":
         raise refusal
-    device = next(a.device for a in leaves((args, kwargs)) if isinstance(a, PathTensor | nn.Parameter))
+    device = next(
+        a.device for a in leaves((args, kwargs)) if isinstance(a, PathTensor | nn.Parameter)
+    )
 
     def lost(r: Any) -> Any:
-        return PathTensor(Lost(Kind.ACTIVATION, r.shape, r.dtype, refusal), device) if isinstance(r, Tensor) else r
+        return (
+            PathTensor(Lost(Kind.ACTIVATION, r.shape, r.dtype, refusal), device)
+            if isinstance(r, Tensor)
+            else r
+        )
 
     if name == "autograd.grad":
         inputs = kwargs.get("inputs", args[1] if len(args) > 1 else ())
         return tuple(map(lost, [inputs] if isinstance(inputs, Tensor) else inputs))
     try:
         with torch._C.DisableTorchFunction():
-            result = func(*map_leaves(lambda a: _meta(a), args), **map_leaves(lambda a: _meta(a), kwargs))
-    except Exception:  # whatever torch says of tensors without data: the user needs to know what is refused
+            result = func(
+                *map_leaves(lambda a: _meta(a), args), **map_leaves(lambda a: _meta(a), kwargs)
+            )
+    except (
+        Exception
+    ):  # whatever torch says of tensors without data: the user needs to know what is refused
         raise refusal from None
     if spelling.changes_its_operand(func, name, args, kwargs) and isinstance(args[0], PathTensor):
         args[0].value = lost(args[0]).value

@@ -56,4 +56,6 @@ class Origins:
 def joined(origins: Iterable[Origin], *, noise: bool = False) -> Origin:
     """Where something comes from that is made of several."""
     every = list(origins)
-    return Origin(frozenset().union(*(o.inputs for o in every)), noise or any(o.noise for o in every))
+    return Origin(
+        frozenset().union(*(o.inputs for o in every)), noise or any(o.noise for o in every)
+    )

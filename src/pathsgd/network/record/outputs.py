@@ -32,7 +32,9 @@ def choose(result: Any, output: Output, submodules: Mapping[str, Any]) -> list[T
     else:
         found = tensors_of(_chosen(result, output, submodules))[:1]
     if not found:
-        raise ValueError(f"there is no tensor in the output ({_describe(result)}); choose one with output=")
+        raise ValueError(
+            f"there is no tensor in the output ({_describe(result)}); choose one with output="
+        )
     return found
 
 
@@ -62,7 +64,9 @@ class Watched(dict[str, Any]):
         super().__init__()
         self._wanted = output if isinstance(output, (list, tuple)) else [output]
         modules = dict(model.named_modules())
-        self.modules = {n: modules[n] for n in self._wanted if isinstance(n, str) and n and n in modules}
+        self.modules = {
+            n: modules[n] for n in self._wanted if isinstance(n, str) and n and n in modules
+        }
 
     def keep(self, name: str) -> Callable[..., None]:
         return lambda module, args, result: self.update({name: result})

@@ -54,7 +54,9 @@ class PathTensor(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         # Compiled or scripted code comes here without passing the mode, and may wrap what is raised.
-        refusal = UnsupportedOperation(str(func), "compiled or scripted code", "measure the plain eager module instead")
+        refusal = UnsupportedOperation(
+            str(func), "compiled or scripted code", "measure the plain eager module instead"
+        )
         for mode in _get_current_function_mode_stack():
             if isinstance(mode, Watcher):
                 mode.met_unseen = refusal

@@ -28,7 +28,11 @@ def left_as_found(model: nn.Module) -> Iterator[Callable[[], bool]]:
     """
     containers, tensors = _state(model)
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-    with torch.random.fork_rng(devices=devices), _other_random_states() as untouched, torch.no_grad():
+    with (
+        torch.random.fork_rng(devices=devices),
+        _other_random_states() as untouched,
+        torch.no_grad(),
+    ):
         try:
             yield untouched
         finally:
@@ -46,7 +50,11 @@ def _other_random_states() -> Iterator[Callable[[], bool]]:
 
     def untouched() -> bool:
         now: Any = np.random.get_state()  # noqa: NPY002
-        return random.getstate() == of_python and bool((now[1] == of_numpy[1]).all()) and now[2] == of_numpy[2]
+        return (
+            random.getstate() == of_python
+            and bool((now[1] == of_numpy[1]).all())
+            and now[2] == of_numpy[2]
+        )
 
     try:
         yield untouched
@@ -55,7 +63,9 @@ def _other_random_states() -> Iterator[Callable[[], bool]]:
         np.random.set_state(of_numpy)  # noqa: NPY002
 
 
-def _state(model: nn.Module) -> tuple[list[tuple[Any, Any]], list[tuple[Tensor, int | None, Tensor]]]:
+def _state(
+    model: nn.Module,
+) -> tuple[list[tuple[Any, Any]], list[tuple[Tensor, int | None, Tensor]]]:
     """Every container reachable from the modules, with its content; every tensor in them but the parameters."""
     containers: list[tuple[Any, Any]] = []
     tensors: dict[int, tuple[Tensor, int | None, Tensor]] = {}
@@ -77,7 +87,9 @@ def _state(model: nn.Module) -> tuple[list[tuple[Any, Any]], list[tuple[Tensor, 
 
 
 def _version(tensor: Tensor) -> int | None:
-    return None if tensor.is_inference() else tensor._version  # a tensor made for inference has none
+    return (
+        None if tensor.is_inference() else tensor._version
+    )  # a tensor made for inference has none
 
 
 def _restore(tensor: Tensor, version: int | None, before: Tensor) -> None:
@@ -93,7 +105,9 @@ def _put_back(container: Any, content: Any) -> None:
     """Undo what was changed in a container, and nothing else: another thread may be using it."""
     if isinstance(container, dict):
         now, before = list(container.items()), list(content.items())
-        if len(now) == len(before) and all(a is c and b is d for (a, b), (c, d) in zip(now, before)):
+        if len(now) == len(before) and all(
+            a is c and b is d for (a, b), (c, d) in zip(now, before)
+        ):
             return
         for key in [key for key, _ in now if key not in content]:
             container.pop(key, None)

@@ -79,20 +79,38 @@ def _recorded(
                 raise recorder.met_unseen from error
             if "does not require grad" in str(error):  # torch says so of values without data
                 advice = REFUSED["autograd.grad"]
-                raise UnsupportedOperation("autograd.grad", "the model itself", advice, recorder.recording) from error
+                raise UnsupportedOperation(
+                    "autograd.grad", "the model itself", advice, recorder.recording
+                ) from error
             shapes = [tuple(a.shape) for a in numbered_tensors(call)]
-            what = f"{error}; pass several inputs one by one, not as a tuple" if _is_one_tuple(call) else error
-            raise ValueError(f"the model's forward failed on example inputs of shapes {shapes}: {what}") from error
+            what = (
+                f"{error}; pass several inputs one by one, not as a tuple"
+                if _is_one_tuple(call)
+                else error
+            )
+            raise ValueError(
+                f"the model's forward failed on example inputs of shapes {shapes}: {what}"
+            ) from error
         measured = [recorder.value_of(tensor) for tensor in choose(result, output, submodules)]
-        returned = [recorder.value_of(tensor) for tensor in tensors_of(result) if isinstance(tensor, PathTensor)]
+        returned = [
+            recorder.value_of(tensor)
+            for tensor in tensors_of(result)
+            if isinstance(tensor, PathTensor)
+        ]
         recorder.recording.steered |= not untouched()
     for value in measured:
         if isinstance(value, Lost):
             raise value.refusal
     recording = recorder.recording
     recording.outputs = list(dict.fromkeys(value for value in measured if isinstance(value, Value)))
-    if output is None:  # else the user has said which results are the function; a state that is carried on is none
-        recording.returned = [value for value in returned if isinstance(value, Value) and not isinstance(value, Lost)]
+    if (
+        output is None
+    ):  # else the user has said which results are the function; a state that is carried on is none
+        recording.returned = [
+            value for value in returned if isinstance(value, Value) and not isinstance(value, Lost)
+        ]
     if not recording.outputs:
-        raise ValueError("the model's output depends on neither its inputs nor its parameters: there is no path")
+        raise ValueError(
+            "the model's output depends on neither its inputs nor its parameters: there is no path"
+        )
     return recording

@@ -24,8 +24,23 @@ from pathsgd.network.record import spelling
 from pathsgd.network.record.calls import NoRule, check_call, results_of
 from pathsgd.network.record.inputs import is_sparse
 from pathsgd.network.record.lost import lost_results
-from pathsgd.network.record.origins import LEAVING, PLAIN, RANDOM, SHAPED_BY_VALUES, Origin, Origins, joined
-from pathsgd.network.record.path_tensor import Lost, PathTensor, Watcher, known_values, share_memory, without_data
+from pathsgd.network.record.origins import (
+    LEAVING,
+    PLAIN,
+    RANDOM,
+    SHAPED_BY_VALUES,
+    Origin,
+    Origins,
+    joined,
+)
+from pathsgd.network.record.path_tensor import (
+    Lost,
+    PathTensor,
+    Watcher,
+    known_values,
+    share_memory,
+    without_data,
+)
 from pathsgd.network.record.seen import Seen, key_of
 from pathsgd.network.rules import REFUSED, RULES, Kind, Refusal, Rule
 from pathsgd.network.rules.pointwise import Add, Divide
@@ -48,7 +63,9 @@ class Recorder(Watcher):
         self.recording = Recording()
         self._parameters = {id(p): name for name, p in model.named_parameters()}
         # As `_where` says it; one string for all steps of a module.
-        self._modules = {id(m): f"module '{n}'" if n else _THE_MODEL for n, m in model.named_modules()}
+        self._modules = {
+            id(m): f"module '{n}'" if n else _THE_MODEL for n, m in model.named_modules()
+        }
         self._buffers = {id(b) for b in model.buffers()}
         # Plain tensors that paths were written into (x[i] = y); holding them keeps their ids their own.
         self._written: dict[int, tuple[Tensor, Value]] = {}
@@ -60,7 +77,9 @@ class Recorder(Watcher):
         origin = Origin(frozenset([number]))
         if tensor.is_floating_point() and not is_sparse(tensor):
             return self._stand_in(tensor, tensor.dtype, origin)
-        tensor = tensor.detach()  # one object for each input, also where the user gives one tensor twice
+        tensor = (
+            tensor.detach()
+        )  # one object for each input, also where the user gives one tensor twice
         self._origins.note(tensor, origin)
         return tensor
 
@@ -113,7 +132,9 @@ class Recorder(Watcher):
             return self._without_path(func, name, args, kwargs, tensors)
         if getattr(func, "__name__", "") == "requires_grad_":
             return args[0]
-        if name.removesuffix(".__get__") in spelling.METADATA or (name == "type" and len(args) == 1 and not kwargs):
+        if name.removesuffix(".__get__") in spelling.METADATA or (
+            name == "type" and len(args) == 1 and not kwargs
+        ):
             return func(*args, **kwargs)
         if name in spelling.LIKE or (name in spelling.LIKE_SECOND and not self._is_ours(args[0])):
             result = _initialised(name, func(*map_leaves(without_data, args), **kwargs))
@@ -129,25 +150,40 @@ class Recorder(Watcher):
         except NoRule as no_rule:
             if self._has_known_values(tensors):
                 return self._prepared(func, name, args, kwargs, tensors)
-            refusal = UnsupportedOperation(no_rule.operation, self._where(), no_rule.advice, self._so_far())
+            refusal = UnsupportedOperation(
+                no_rule.operation, self._where(), no_rule.advice, self._so_far()
+            )
             return lost_results(refusal, func, name, args, kwargs)
 
     def _is_ours(self, a: Any) -> bool:
-        return isinstance(a, (PathTensor, nn.Parameter)) or id(a) in self._parameters or id(a) in self._written
+        return (
+            isinstance(a, (PathTensor, nn.Parameter))
+            or id(a) in self._parameters
+            or id(a) in self._written
+        )
 
     def _has_known_values(self, operands: Sequence[Tensor]) -> bool:
         """Whether all of these are made of inputs and constants alone."""
-        return all(isinstance(a, PathTensor) and a.known is not None for a in operands if self._is_ours(a))
+        return all(
+            isinstance(a, PathTensor) and a.known is not None for a in operands if self._is_ours(a)
+        )
 
     def _origin(self, tensors: Sequence[Tensor], name: str) -> Origin:
         made_of = [a.origin if isinstance(a, PathTensor) else self._origins.of(a) for a in tensors]
         return joined(made_of, noise=name in RANDOM)
 
-    def _without_path(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
+    def _without_path(
+        self, func: Any, name: str, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]
+    ) -> Any:
         """An operation that meets neither parameters nor floating-point inputs: torch's business, with exceptions."""
         if self._written and any(self._shares_written_memory(a) for a in tensors):
-            self._refuse(name, "it uses a view of a tensor that paths were written into since; use the tensor itself")
-        origin = PLAIN if name in spelling.LIKE and name not in RANDOM else self._origin(tensors, name)
+            self._refuse(
+                name,
+                "it uses a view of a tensor that paths were written into since; use the tensor itself",
+            )
+        origin = (
+            PLAIN if name in spelling.LIKE and name not in RANDOM else self._origin(tensors, name)
+        )
         if origin.inputs and name == "embedding":  # of a fixed table: another form of the input
             return self._record(func, name, tuple(args), kwargs, tensors, None)
         if name in LEAVING or name in SHAPED_BY_VALUES:
@@ -156,12 +192,18 @@ class Recorder(Watcher):
         result = _initialised(name, func(*args, **kwargs))
         if origin.inputs and name == "one_hot":
             return self._stand_in(result, torch.get_default_dtype(), PLAIN)
-        for r in leaves(tuple(result) if isinstance(result, tuple) else result) if origin != PLAIN else ():
+        for r in (
+            leaves(tuple(result) if isinstance(result, tuple) else result)
+            if origin != PLAIN
+            else ()
+        ):
             if isinstance(r, Tensor):
                 self._origins.note(r, origin)
         return result
 
-    def _prepared(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
+    def _prepared(
+        self, func: Any, name: str, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]
+    ) -> Any:
         """What no rule covers, done to inputs alone, makes other inputs of them."""
         origin = self._origin(tensors, name)
         if name in LEAVING or name in SHAPED_BY_VALUES:
@@ -195,7 +237,9 @@ class Recorder(Watcher):
         operands = [a for a in args if isinstance(a, Tensor)]
         args, named = spelling.uniform_arguments(args, kwargs) if kwargs else (args, {})
         outputs, values = seen.outputs(), seen.rule.rewrite(*[self.value_of(a) for a in args])
-        self.recording.steps.append(Step(seen.name, seen.rule, values, named, outputs, self._where()))
+        self.recording.steps.append(
+            Step(seen.name, seen.rule, values, named, outputs, self._where())
+        )
         tensors = tuple([PathTensor(v, operands[0].device) for v in outputs])
         if seen.rule.aliases:
             share_memory(operands, tensors)
@@ -204,21 +248,33 @@ class Recorder(Watcher):
         return tensors[0] if seen.single else seen.pack(tensors)
 
     def _record(
-        self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor], key: Any
+        self,
+        func: Any,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        operands: list[Tensor],
+        key: Any,
     ) -> Any:
         """Write down a call; key: what tells it from others, None where it is not to be remembered."""
         if name in _PRODUCTS and is_sparse(args[0]) and len(args) == 2:
             return self._by_entries(*args)
         rule = RULES.get(name)
         if rule is None:
-            unknown = "rewrite it with supported operations (docs/rules.md lists them), or add a rule"
+            unknown = (
+                "rewrite it with supported operations (docs/rules.md lists them), or add a rule"
+            )
             raise NoRule(resolve_name(func) or name, REFUSED.get(name, unknown))
         if kwargs.get("out") is not None:
             self._refuse(name, "out= writes where paths cannot follow; use the result")
         same = self._same_as(name, args, kwargs)
         if same is not None:
             return self.__torch_function__(same[0], (), same[1])
-        target = self._target(name, args, kwargs) if spelling.changes_its_operand(func, name, args, kwargs) else None
+        target = (
+            self._target(name, args, kwargs)
+            if spelling.changes_its_operand(func, name, args, kwargs)
+            else None
+        )
         args, kwargs = spelling.uniform_arguments(args, kwargs)
         settled = self._settled(rule, name, args, kwargs)
         values, named = map_leaves(lambda a: self.value_of(a), settled)
@@ -231,34 +287,48 @@ class Recorder(Watcher):
             raise NoRule(name, str(refusal)) from None
         results, single, pack = results_of(func, rule, values, named)
         kind = rule.result_kind(v.kind for v in values_in((values, named)))
-        outputs = tuple(Value(kind, r.shape, r.dtype) if r.is_floating_point() else None for r in results)
+        outputs = tuple(
+            Value(kind, r.shape, r.dtype) if r.is_floating_point() else None for r in results
+        )
         self.recording.steps.append(Step(name, rule, values, named, outputs, self._where()))
         if target is not None:
             assert outputs[0] is not None
             return self._overwrite(target, outputs[0], name)
-        tensors = tuple(r if v is None else PathTensor(v, operands[0].device) for v, r in zip(outputs, results))
+        tensors = tuple(
+            r if v is None else PathTensor(v, operands[0].device) for v, r in zip(outputs, results)
+        )
         if rule.aliases:
             share_memory(operands, tensors)
         self._keep_values(func, name, args, kwargs, operands, tensors)
-        is_usual = None not in outputs and all(map(operator.is_, leaves(settled), leaves((args, kwargs))))
+        is_usual = None not in outputs and all(
+            map(operator.is_, leaves(settled), leaves((args, kwargs)))
+        )
         if key is not None and is_usual:
             shapes = [(r.shape, r.dtype) for r in results]
-            self._seen[key] = Seen(name, rule, kind, shapes, single, pack, self._has_known_values(operands))
+            self._seen[key] = Seen(
+                name, rule, kind, shapes, single, pack, self._has_known_values(operands)
+            )
         return tensors[0] if single else pack(tensors)
 
     def _by_entries(self, matrix: Tensor, units: Tensor) -> Any:
         """A sparse matrix of constants times values of units: a sum over its entries, as over the edges of a graph."""
         if self._is_ours(matrix):
-            self._refuse("a product with sparse units", "only constants may be sparse; use a dense tensor")
+            self._refuse(
+                "a product with sparse units", "only constants may be sparse; use a dense tensor"
+            )
         self._use(self._origins.of(matrix))
         entries = matrix.detach().to_sparse_coo().coalesce()
         rows, columns = entries.indices()
         weights = entries.values().reshape(-1, *[1] * (units.dim() - 1))
-        start = torch.zeros(matrix.shape[0], *units.shape[1:], dtype=units.dtype, device=units.device)
+        start = torch.zeros(
+            matrix.shape[0], *units.shape[1:], dtype=units.dtype, device=units.device
+        )
         with self:
             return start.index_add(0, rows, units.index_select(0, columns) * weights)
 
-    def _keep_values(self, func: Any, name: str, args: Any, kwargs: Any, operands: Any, tensors: Any) -> None:
+    def _keep_values(
+        self, func: Any, name: str, args: Any, kwargs: Any, operands: Any, tensors: Any
+    ) -> None:
         """What is made of inputs and constants alone has values that are known."""
         if not self._has_known_values(operands):
             return
@@ -268,24 +338,45 @@ class Recorder(Watcher):
             if isinstance(tensor, PathTensor):
                 tensor.known, tensor.origin = known, origin
 
-    def _same_as(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...]] | None:
+    def _same_as(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, tuple[Any, ...]] | None:
         """Another call that says the same: lookups by constants are moves of weights, choices by dice are none.
 
         An embedding looked up by constants (positions) is the rows it takes; a weight indexed by an input is an
         embedding. Entries that dice choose all have their paths.
         """
-        if name == "embedding" and len(args) >= 2 and self._is_ours(args[1]) and not isinstance(args[0], PathTensor):
+        if (
+            name == "embedding"
+            and len(args) >= 2
+            and self._is_ours(args[1])
+            and not isinstance(args[0], PathTensor)
+        ):
             renormalises = kwargs.get("max_norm", args[3] if len(args) > 3 else None) is not None
             if not renormalises and not self._origins.of(args[0]).inputs:
                 return Tensor.__getitem__, (args[1], args[0])
         if name in ("__getitem__", "index_select") and self._is_weight(args[0]) and not kwargs:
             index = args[-1]
             is_index = isinstance(index, Tensor) and index.dtype in (torch.int32, torch.int64)
-            if is_index and args[1:-1] in ((), (0,)) and args[0].dim() == 2 and self._origins.of(index).inputs:
+            if (
+                is_index
+                and args[1:-1] in ((), (0,))
+                and args[0].dim() == 2
+                and self._origins.of(index).inputs
+            ):
                 return torch.nn.functional.embedding, (index, args[0])
-        if name == "masked_fill" and isinstance(args[1], Tensor) and self._origins.of(args[1]).noise:
+        if (
+            name == "masked_fill"
+            and isinstance(args[1], Tensor)
+            and self._origins.of(args[1]).noise
+        ):
             return Tensor.clone, (args[0],)
-        if name == "where" and len(args) == 3 and isinstance(args[0], Tensor) and self._origins.of(args[0]).noise:
+        if (
+            name == "where"
+            and len(args) == 3
+            and isinstance(args[0], Tensor)
+            and self._origins.of(args[0]).noise
+        ):
             return torch.add, (args[1], args[2])
         return None
 
@@ -305,7 +396,9 @@ class Recorder(Watcher):
             if not isinstance(a, Tensor) or self._is_ours(a):
                 return a
             origin = self._origins.of(a)
-            if origin.noise and (a.is_floating_point() or (a.dtype is torch.bool and rule.multiplies)):
+            if origin.noise and (
+                a.is_floating_point() or (a.dtype is torch.bool and rule.multiplies)
+            ):
                 return torch.zeros_like(a) if isinstance(rule, Add) else torch.ones_like(a)
             if not origin.inputs or name in ("embedding", "embedding_bag"):
                 return a
@@ -318,14 +411,20 @@ class Recorder(Watcher):
         args, kwargs = map_leaves(lambda a: settle(a), (args, kwargs))
         constants = self._multiplied_inputs(rule, args, kwargs)
         return (
-            map_leaves(lambda a: a.known if id(a) in constants else a, (args, kwargs)) if constants else (args, kwargs)
+            map_leaves(lambda a: a.known if id(a) in constants else a, (args, kwargs))
+            if constants
+            else (args, kwargs)
         )
 
     def _multiplied_inputs(self, rule: Rule, args: Any, kwargs: Any) -> set[int]:
         """Ids of the tensors made of inputs that are multiplied with values of units."""
         if not rule.multiplies:
             return set()
-        tensors = {a.value: a for a in leaves((args, kwargs)) if isinstance(a, PathTensor) and a.known is not None}
+        tensors = {
+            a.value: a
+            for a in leaves((args, kwargs))
+            if isinstance(a, PathTensor) and a.known is not None
+        }
         if not tensors:
             return set()
         values, named = map_leaves(lambda a: self.value_of(a), (args, kwargs))
@@ -335,12 +434,16 @@ class Recorder(Watcher):
         except TypeError:
             return set()  # a form of call that is refused with its name
         for product in products:
-            factors = [factor for factor in product if any(v.kind is not Kind.WEIGHT for v in factor)]
+            factors = [
+                factor for factor in product if any(v.kind is not Kind.WEIGHT for v in factor)
+            ]
             known = [v for factor in factors for v in factor if v in tensors]
             if len(factors) < 2 or not known:
                 continue
             if len(known) == sum(map(len, factors)):
-                raise NoRule(rule.name, "it multiplies inputs with inputs and weights; do it in two steps")
+                raise NoRule(
+                    rule.name, "it multiplies inputs with inputs and weights; do it in two steps"
+                )
             for value in known:
                 self._use(tensors[value].origin)
                 constants.add(id(tensors[value]))
@@ -378,7 +481,9 @@ class Recorder(Watcher):
     def _where(self) -> str:
         """The innermost module whose forward is running, found on the call stack: no hooks, nothing to undo."""
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename == __file__:  # the locals of a frame are slow to ask for
+        while (
+            frame is not None and frame.f_code.co_filename == __file__
+        ):  # the locals of a frame are slow to ask for
             frame = frame.f_back
         while frame is not None:
             if "self" in frame.f_code.co_varnames[:1]:

@@ -41,7 +41,9 @@ class Seen:
         return tuple([Value(self.kind, shape, dtype) for shape, dtype in self.shapes])
 
 
-def key_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], parameters: Mapping[int, str]) -> Any:
+def key_of(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], parameters: Mapping[int, str]
+) -> Any:
     """What tells a call from others; None for calls with constant tensors or nested arguments, which are not kept."""
     key: list[Any] = [func, len(args)]
     for a in (*args, *kwargs.values()) if kwargs else args:

@@ -41,7 +41,9 @@ def are_certainly_separate(one: Recording, two: Recording) -> bool:
                 return False
             made = {v: _twin(v, w) for v, w in zip(s.outputs, t.outputs) if v is not None}
             sliced = [v for v in s.operands if twins[v][1] is not None]
-            if not _keeps_apart(s, {twins[v][1] for v in sliced}, {dim for _, dim in made.values()}, sliced):
+            if not _keeps_apart(
+                s, {twins[v][1] for v in sliced}, {dim for _, dim in made.values()}, sliced
+            ):
                 return False
             twins.update(made)
     except _Mixed:
@@ -78,7 +80,9 @@ def _fits(twins: dict[Value, _Twin], a: Any, b: Any) -> bool:
     return a.is_floating_point() and same_size and bool((a == b).all())
 
 
-def _keeps_apart(step: Step, into: set[int | None], out: set[int | None], sliced: list[Value]) -> bool:
+def _keeps_apart(
+    step: Step, into: set[int | None], out: set[int | None], sliced: list[Value]
+) -> bool:
     """into, out: where slices lie in the operands that have them, and in the results. sliced: those operands."""
     if out == {None} and not into:
         return True  # of weights and constants alone

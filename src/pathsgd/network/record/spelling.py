@@ -12,7 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import resolve_name
 
-_PREFIXES = ("torch.nn.functional.", "torch.functional.", "torch.Tensor.", "torch._C._nn.", "torch._VF.", "torch.")
+_PREFIXES = (
+    "torch.nn.functional.",
+    "torch.functional.",
+    "torch.Tensor.",
+    "torch._C._nn.",
+    "torch._VF.",
+    "torch.",
+)
 _RENAMED = {
     "torch.spmm": "mm",  # what torch says of mm
     "torch.Tensor.cpu": "to",
@@ -45,7 +52,9 @@ _OPERATORS = {
     **{"__radd__": "add", "__rmul__": "mul", "__rsub__": "rsub", "__matmul__": "matmul"},
     **{"__truediv__": "div", "__itruediv__": "div", "__idiv__": "div"},
 }
-_IN_PLACE = frozenset({"__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__setitem__"})
+_IN_PLACE = frozenset(
+    {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__setitem__"}
+)
 _IN_PLACE_FLAG = {"relu": 1, "leaky_relu": 2}
 """Where the flag stands among the positional arguments; other operations with one are the identity on paths."""
 # numpy's names for torch's arguments, which torch accepts.
@@ -59,7 +68,11 @@ def canonical_name(function: Callable[..., Any]) -> str:
     """`torch.Tensor.relu_`, `torch.relu` and `torch.nn.functional.relu` are all `relu`."""
     if function is torch.autograd.grad:  # torch calls it "grad", as the attribute of a tensor
         return "autograd.grad"
-    name = _quick_name(function) or resolve_name(function) or getattr(function, "__name__", repr(function))
+    name = (
+        _quick_name(function)
+        or resolve_name(function)
+        or getattr(function, "__name__", repr(function))
+    )
     return _canonical(name)
 
 
@@ -76,14 +89,22 @@ def _quick_name(function: Callable[..., Any]) -> str | None:
     """What `torch.overrides.resolve_name` says of the usual functions; it lists all of torch first, once a process."""
     name = getattr(function, "__name__", "")
     # Several names of one function: torch's choice among them.
-    if name.endswith(("smm", "spmm", "saddmm")) or (name.startswith("_") and not name.startswith("__")):
+    if name.endswith(("smm", "spmm", "saddmm")) or (
+        name.startswith("_") and not name.startswith("__")
+    ):
         return None
     if name == "__get__":  # of an attribute
         attribute = getattr(function, "__self__", None)
         of = getattr(attribute, "__name__", "")
-        return f"torch.Tensor.{of}.__get__" if of and getattr(Tensor, of, None) is attribute else None
+        return (
+            f"torch.Tensor.{of}.__get__" if of and getattr(Tensor, of, None) is attribute else None
+        )
     owner = getattr(function, "__objclass__", None)
-    if isinstance(owner, type) and issubclass(Tensor, owner) and getattr(Tensor, name, None) is function:
+    if (
+        isinstance(owner, type)
+        and issubclass(Tensor, owner)
+        and getattr(Tensor, name, None) is function
+    ):
         return f"torch.Tensor.{name}"
     if getattr(F, name, None) is function:
         return f"torch.nn.functional.{name}"
@@ -91,7 +112,9 @@ def _quick_name(function: Callable[..., Any]) -> str | None:
     return f"torch.{name}" if is_builtin and getattr(torch, name, None) is function else None
 
 
-def changes_its_operand(function: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> bool:
+def changes_its_operand(
+    function: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]
+) -> bool:
     """Whether the call writes into its first operand: an in-place spelling, or inplace=True."""
     raw = getattr(function, "__name__", "")
     if raw in _IN_PLACE or (raw.endswith("_") and not raw.endswith("__")):
@@ -102,7 +125,9 @@ def changes_its_operand(function: Callable[..., Any], name: str, args: Any, kwar
     return False
 
 
-def uniform_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def uniform_arguments(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments as rules take them, whichever of torch's spellings the user chose."""
     kwargs = {_NUMPY_NAMES.get(k, k): v for k, v in kwargs.items() if k not in ("inplace", "out")}
     for place, names in enumerate(_POSITIONAL):

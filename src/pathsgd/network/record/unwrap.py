@@ -42,6 +42,8 @@ def watched(model: nn.Module) -> nn.Module:
 
 def eagerly() -> AbstractContextManager[Any]:
     """While active, compiled code runs as it was written: a recording needs to see its operations."""
-    if "torch._dynamo" not in sys.modules:  # nothing has been compiled, and to load the compiler takes seconds
+    if (
+        "torch._dynamo" not in sys.modules
+    ):  # nothing has been compiled, and to load the compiler takes seconds
         return nullcontext()
     return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]

@@ -35,7 +35,9 @@ NO_FORWARD = "has no forward; let it be the method that is trained through, mode
 
 def _named(value: Any) -> str:
     is_module = isinstance(value, type) and issubclass(value, nn.Module)
-    return f"the class {value.__name__} (call it to make one)" if is_module else type(value).__name__
+    return (
+        f"the class {value.__name__} (call it to make one)" if is_module else type(value).__name__
+    )
 
 
 def validate(model: nn.Module, call: Call) -> None:
@@ -51,7 +53,9 @@ def validate(model: nn.Module, call: Call) -> None:
     dtypes = {p.dtype: name for name, p in parameters.items()}
     if len(dtypes) > 1:
         examples = ", ".join(f"'{name}' is {dtype}" for dtype, name in dtypes.items())
-        raise TypeError(f"the parameters mix dtypes ({examples}); convert the model to one, e.g. model.float()")
+        raise TypeError(
+            f"the parameters mix dtypes ({examples}); convert the model to one, e.g. model.float()"
+        )
     _check_inputs(numbered_tensors(call), next(iter(dtypes)))
 
 
@@ -65,7 +69,9 @@ def _check_modules(model: nn.Module) -> None:
                 "(torch.nn.utils.parametrize.remove_parametrizations), or bound growth with optim.bound_growth_",
             )  # fmt: skip
         if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
-            kind = "scripted or traced" if isinstance(module, torch.jit.ScriptModule) else "compiled"
+            kind = (
+                "scripted or traced" if isinstance(module, torch.jit.ScriptModule) else "compiled"
+            )
             where = f"module '{name}'" if name else "the model itself"
             raise UnsupportedOperation(
                 type(module).__name__,
@@ -76,13 +82,19 @@ def _check_modules(model: nn.Module) -> None:
 
 def _check_parameter(name: str, p: Tensor) -> None:
     if isinstance(p, nn.parameter.UninitializedParameter):
-        raise ValueError(f"parameter '{name}' is lazy and not initialised; run the model once first")
+        raise ValueError(
+            f"parameter '{name}' is lazy and not initialised; run the model once first"
+        )
     if not p.is_floating_point():
-        raise TypeError(f"parameter '{name}' is {p.dtype}; path quantities need real floating-point parameters")
+        raise TypeError(
+            f"parameter '{name}' is {p.dtype}; path quantities need real floating-point parameters"
+        )
     own = own_part(p.detach())
     # A sum tells at the price of one look at the numbers; where it overflows it tells nothing.
     if not bool(own.sum().isfinite()) and not bool(own.isfinite().all()):
-        raise ValueError(f"parameter '{name}' has NaN or infinite entries; its paths have no finite weight")
+        raise ValueError(
+            f"parameter '{name}' has NaN or infinite entries; its paths have no finite weight"
+        )
 
 
 def _check_inputs(found: Sequence[Tensor], dtype: torch.dtype) -> None:
@@ -92,7 +104,9 @@ def _check_inputs(found: Sequence[Tensor], dtype: torch.dtype) -> None:
         if a.is_complex():
             raise TypeError("an example input is complex; path quantities need real inputs")
         if a.is_floating_point() and a.dtype != dtype:
-            raise TypeError(f"an example input is {a.dtype} but the parameters are {dtype}; convert one")
+            raise TypeError(
+                f"an example input is {a.dtype} but the parameters are {dtype}; convert one"
+            )
         if a.numel() == 0:
             raise ValueError(
                 f"an example input is empty (shape {tuple(a.shape)}); give it at least one step and example"

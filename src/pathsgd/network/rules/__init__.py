@@ -18,4 +18,15 @@ from pathsgd.network.tape import Kind
 __all__ = ["REFUSED", "RULES", "Kind", "Refusal", "Rule"]
 
 # Imported for what they register.
-_MODULES = (convolution, linear, lookup, normalization, pointwise, pooling, recurrent, refused, shape, sums)
+_MODULES = (
+    convolution,
+    linear,
+    lookup,
+    normalization,
+    pointwise,
+    pooling,
+    recurrent,
+    refused,
+    shape,
+    sums,
+)

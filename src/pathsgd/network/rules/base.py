@@ -171,14 +171,18 @@ class Rule:
     def result_kind(self, kinds: Iterable[Kind]) -> Kind:
         return Kind.WEIGHT if all(k is Kind.WEIGHT for k in kinds) else Kind.ACTIVATION
 
-    def shape(self, operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def shape(
+        self, operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """The result's shape and dtype, from running the operation itself on tensors without data."""
         return operation(*args, **kwargs)
 
     def squared(self, net: Squared, *args: Any, **kwargs: Any) -> Any:
         raise AssertionError(f"rule {self.name} defines no squared form")
 
-    def nodes(self, graph: NodeGraph, *args: Any, **kwargs: Any) -> Nodes | tuple[Nodes | None, ...]:
+    def nodes(
+        self, graph: NodeGraph, *args: Any, **kwargs: Any
+    ) -> Nodes | tuple[Nodes | None, ...]:
         raise AssertionError(f"rule {self.name} defines no node relation")
 
 
@@ -194,7 +198,9 @@ def repeats(step: Step) -> int:
 
 def examples(recording: Recording) -> int:
     """How many examples the output sums over: 1, or the rows of a packed batch."""
-    return max(recording.rows, *(s.rule.packed_rows(*s.args, **s.kwargs) for s in recording.steps), 1)
+    return max(
+        recording.rows, *(s.rule.packed_rows(*s.args, **s.kwargs) for s in recording.steps), 1
+    )
 
 
 RULES: dict[str, Rule] = {}
@@ -229,7 +235,9 @@ def per_dimension(value: Any, spatial: int) -> tuple[int, ...]:
 
 def pointwise(*operands: Any) -> Seen:
     """Each position sees the same position of the operands."""
-    return [*operands], [Window()] * max(len(a.shape) for a in operands if isinstance(a, (Value, Tensor)))
+    return [*operands], [Window()] * max(
+        len(a.shape) for a in operands if isinstance(a, (Value, Tensor))
+    )
 
 
 def as_scaled(net: Squared, value: Any) -> Scaled:
@@ -237,7 +245,9 @@ def as_scaled(net: Squared, value: Any) -> Scaled:
     return value if isinstance(value, Scaled) else net.constant(value)
 
 
-def contraction(net: Squared, product: Callable[..., Tensor], x: Any, w: Any, *, last: bool = False) -> Scaled:
+def contraction(
+    net: Squared, product: Callable[..., Tensor], x: Any, w: Any, *, last: bool = False
+) -> Scaled:
     """product(x, w), a sum over anything; with `last`, over x's last dimension, and scales of the others are kept."""
     x, w = as_scaled(net, x), as_scaled(net, w).with_one_scale()
     if not last:

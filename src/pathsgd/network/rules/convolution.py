@@ -50,7 +50,13 @@ class ConvolutionRule(ProductRule):
         return [[[v] for v in values_in((x, weight))]]
 
     def _squared(
-        self, net: Squared, x: Any, weight: Any, bias: Any, options: tuple[Any, ...], sliding: Sliding | None = None
+        self,
+        net: Squared,
+        x: Any,
+        weight: Any,
+        bias: Any,
+        options: tuple[Any, ...],
+        sliding: Sliding | None = None,
     ) -> Scaled:
         op = getattr(F, self.name)
 
@@ -102,10 +108,15 @@ class Convolution(ConvolutionRule):
         self, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
         groups: int = 1,
     ) -> Seen:  # fmt: skip
-        reach = [d * (k - 1) + 1 for k, d in zip(weight.shape[-self.spatial :], per_dimension(dilation, self.spatial))]
+        reach = [
+            d * (k - 1) + 1
+            for k, d in zip(weight.shape[-self.spatial :], per_dimension(dilation, self.spatial))
+        ]
         named = {"same": [(r - 1) // 2 for r in reach], "valid": [0] * self.spatial}
         pads = named[padding] if isinstance(padding, str) else per_dimension(padding, self.spatial)
-        return [x], [Window(*three) for three in zip(reach, per_dimension(stride, self.spatial), pads)]
+        return [x], [
+            Window(*three) for three in zip(reach, per_dimension(stride, self.spatial), pads)
+        ]
 
     def nodes(
         self, graph: NodeGraph, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
@@ -113,11 +124,15 @@ class Convolution(ConvolutionRule):
     ) -> Nodes:  # fmt: skip
         into, shape = self._channels(graph, x, groups), shape_of(weight)
         if not isinstance(weight, Nodes):  # fixed weights: a sum over the channels of a group
-            return self._result(graph, graph.merge(into, [1]).repeat_interleave(shape[0] // groups), bias)
+            return self._result(
+                graph, graph.merge(into, [1]).repeat_interleave(shape[0] // groups), bias
+            )
         out = graph.fresh(shape[0])
         by_output = into.repeat_interleave(shape[0] // groups, 0)  # (o, i)
         graph.edges(
-            weight, out.reshape(-1, 1, *self._column[1:]), by_output.reshape(*by_output.shape, *self._column[1:])
+            weight,
+            out.reshape(-1, 1, *self._column[1:]),
+            by_output.reshape(*by_output.shape, *self._column[1:]),
         )
         return self._result(graph, out, bias)
 
@@ -133,7 +148,9 @@ class TransposedConvolution(ConvolutionRule):
         self, net: Squared, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
         output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
     ) -> Scaled:  # fmt: skip
-        return self._squared(net, x, weight, bias, (stride, padding, output_padding, groups, dilation))
+        return self._squared(
+            net, x, weight, bias, (stride, padding, output_padding, groups, dilation)
+        )
 
     def nodes(
         self, graph: NodeGraph, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
@@ -145,6 +162,8 @@ class TransposedConvolution(ConvolutionRule):
         out = graph.fresh(groups * shape[1])
         by_input = out.reshape(groups, -1).repeat_interleave(shape[0] // groups, 0)  # (i, o)
         graph.edges(
-            weight, by_input.reshape(*by_input.shape, *self._column[1:]), into.reshape(-1, 1, *self._column[1:])
+            weight,
+            by_input.reshape(*by_input.shape, *self._column[1:]),
+            into.reshape(-1, 1, *self._column[1:]),
         )
         return self._result(graph, out, bias)

@@ -32,13 +32,17 @@ from pathsgd.network.tape import Product, values_in
 from pathsgd.network.unsquared import Unsquared
 
 
-def product_nodes(graph: NodeGraph, a: Any, a_letters: str, b: Any, b_letters: str, out_letters: str) -> Nodes:
+def product_nodes(
+    graph: NodeGraph, a: Any, a_letters: str, b: Any, b_letters: str, out_letters: str
+) -> Nodes:
     """out = einsum(a, b), one side weights or constants, the other values of units.
 
     A letter of the weight is one of its units; a letter the weight lacks is a position it is shared over, so the
     values must have one scale along it.
     """
-    if any(isinstance(x, Tensor) and not bool(x.any()) for x in (a, b)):  # a state of zeros carries nothing
+    if any(
+        isinstance(x, Tensor) and not bool(x.any()) for x in (a, b)
+    ):  # a state of zeros carries nothing
         return Nodes(torch.tensor(NOTHING).expand(graph.result_shape))
     if any(len(set(letters)) < len(letters) for letters in (a_letters, b_letters, out_letters)):
         return graph.pinned(a, b)
@@ -49,7 +53,9 @@ def product_nodes(graph: NodeGraph, a: Any, a_letters: str, b: Any, b_letters: s
     ids = graph.activation(x)
     sizes = dict(zip(v, ids.shape)) | dict(zip(w, shape_of(weight)))
     if not isinstance(weight, Nodes):  # fixed weights: a sum over what they contract
-        merged = graph.merge(ids, [k for k, letter in enumerate(v) if letter in w and letter not in out_letters])
+        merged = graph.merge(
+            ids, [k for k, letter in enumerate(v) if letter in w and letter not in out_letters]
+        )
         return Nodes(_arranged(merged, v, out_letters).expand(graph.result_shape))
     into = graph.merge(ids, [k for k, letter in enumerate(v) if letter not in w])
     units = "".join(letter for letter in w if letter in out_letters)
@@ -92,7 +98,9 @@ class Linear(ProductRule):
 
     def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
         x, weight = args[0], args[1] if len(args) > 1 else kwargs["weight"]
-        if x.shape[-1:] != weight.shape[-1:] or x.dtype != weight.dtype:  # let torch say what is wrong
+        if (
+            x.shape[-1:] != weight.shape[-1:] or x.dtype != weight.dtype
+        ):  # let torch say what is wrong
             return operation(*args, **kwargs)
         return x.new_empty((*x.shape[:-1], *weight.shape[:-1]))
 
@@ -115,7 +123,9 @@ def _matmul_letters(a: Sequence[int], b: Sequence[int]) -> tuple[str, str, str]:
     """a (batch, Y, Z) @ b (batch, Z, X), batch dimensions aligned on the right; vectors lack Y or X."""
     batch = ascii_letters[: max(len(a), len(b), 2) - 2]
     left = (batch[len(batch) - len(a) + 2 :] + "Y" if len(a) > 1 else "") + "Z"
-    right = (batch[len(batch) - len(b) + 2 :] if len(b) > 1 else "") + "Z" + ("X" if len(b) > 1 else "")
+    right = (
+        (batch[len(batch) - len(b) + 2 :] if len(b) > 1 else "") + "Z" + ("X" if len(b) > 1 else "")
+    )
     return left, right, batch + ("Y" if len(a) > 1 else "") + ("X" if len(b) > 1 else "")
 
 
@@ -140,7 +150,9 @@ class MatrixProduct(ProductRule):
         return args[::-1] if self.name == "__rmatmul__" else args
 
     def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
-        return super().shape(torch.matmul if self.name == "__rmatmul__" else operation, args, kwargs)
+        return super().shape(
+            torch.matmul if self.name == "__rmatmul__" else operation, args, kwargs
+        )
 
     def squared(self, net: Squared, a: Any, b: Any) -> Scaled:
         if isinstance(b, Unsquared):
@@ -166,14 +178,22 @@ class AddedProduct(ProductRule):
 
     summary = "a matrix product with squared weights, plus a term"
 
-    def products(self, c: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> list[Product]:
+    def products(
+        self, c: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1
+    ) -> list[Product]:
         return [[[v] for v in values_in((a, b))]]
 
-    def squared(self, net: Squared, c: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Scaled:
-        product = contraction(net, torch.matmul, a, b, last=self.name == "addmm").times(abs(alpha) ** net.order)
+    def squared(
+        self, net: Squared, c: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1
+    ) -> Scaled:
+        product = contraction(net, torch.matmul, a, b, last=self.name == "addmm").times(
+            abs(alpha) ** net.order
+        )
         return scaled.add(as_scaled(net, c).times(abs(beta) ** net.order), product)
 
-    def nodes(self, graph: NodeGraph, c: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Nodes:
+    def nodes(
+        self, graph: NodeGraph, c: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1
+    ) -> Nodes:
         return add_nodes(graph, c, matmul_nodes(graph, a, b))
 
 

@@ -12,7 +12,17 @@ from typing import Any
 from torch import Tensor
 
 from pathsgd.arithmetic.scaled import Scaled
-from pathsgd.network.rules.base import FIXED, NodeGraph, Nodes, Refusal, Rule, Squared, as_scaled, operation, shape_of
+from pathsgd.network.rules.base import (
+    FIXED,
+    NodeGraph,
+    Nodes,
+    Refusal,
+    Rule,
+    Squared,
+    as_scaled,
+    operation,
+    shape_of,
+)
 from pathsgd.network.tape import Kind, Value
 
 
@@ -28,7 +38,9 @@ class Lookup(Rule):
                 "indices cannot depend on activations; give symbols as integers (pathsgd inspect: --input int:1,100)"
             )
         if max_norm is not None:
-            raise Refusal("max_norm changes the weights in the forward pass; renormalise them outside the model")
+            raise Refusal(
+                "max_norm changes the weights in the forward pass; renormalise them outside the model"
+            )
 
     def row_nodes(self, graph: NodeGraph, weight: Any) -> Nodes:
         if not isinstance(weight, Nodes):  # a fixed table: no more than another form of the input
@@ -43,7 +55,13 @@ class Embedding(Lookup):
     summary = "a lookup: the sum of all squared rows (all-ones over the vocabulary)"
 
     def check(
-        self, index: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, *args: Any, **kw: Any
+        self,
+        index: Any,
+        weight: Any,
+        padding_idx: Any = None,
+        max_norm: Any = None,
+        *args: Any,
+        **kw: Any,
     ) -> None:
         self._check(index, max_norm)
 
@@ -59,7 +77,9 @@ class Embedding(Lookup):
         rows = weight.mantissa.sum(0)
         return Scaled(rows.expand(*index.shape, rows.shape[0]), weight.log_scale)
 
-    def nodes(self, graph: NodeGraph, index: Tensor, weight: Any, *args: Any, **kwargs: Any) -> Nodes:
+    def nodes(
+        self, graph: NodeGraph, index: Tensor, weight: Any, *args: Any, **kwargs: Any
+    ) -> Nodes:
         return self.row_nodes(graph, weight)
 
 
@@ -78,12 +98,18 @@ class EmbeddingBag(Lookup):
         if mode not in ("sum", "mean"):
             raise Refusal("the maximum over a bag depends on values; use mode='sum' or mode='mean'")
         if per_sample_weights is not None or padding_idx is not None:
-            raise Refusal("per_sample_weights and padding_idx are not covered; use embedding, a product and a sum")
+            raise Refusal(
+                "per_sample_weights and padding_idx are not covered; use embedding, a product and a sum"
+            )
 
     def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
         index, weight = args[:2]
         offsets = kwargs.get("offsets", args[2] if len(args) > 2 else None)
-        bags = index.shape[0] if offsets is None else len(offsets) - bool(kwargs.get("include_last_offset"))
+        bags = (
+            index.shape[0]
+            if offsets is None
+            else len(offsets) - bool(kwargs.get("include_last_offset"))
+        )
         return weight.new_empty((bags, weight.shape[1]))
 
     def squared(
@@ -95,10 +121,16 @@ class EmbeddingBag(Lookup):
         if offsets is None:
             sizes = weight.mantissa.new_full((index.shape[0],), index.shape[1])
         else:
-            ends = offsets if include_last_offset else offsets.new_tensor([*offsets.tolist(), len(index)])
+            ends = (
+                offsets
+                if include_last_offset
+                else offsets.new_tensor([*offsets.tolist(), len(index)])
+            )
             sizes = ends.diff().to(weight.mantissa)
         factor = sizes if mode == "sum" else sizes * sizes.clamp(min=1) ** -net.order
         return Scaled(factor[:, None] * weight.mantissa.sum(0), weight.log_scale).normalized()
 
-    def nodes(self, graph: NodeGraph, index: Tensor, weight: Any, *args: Any, **kwargs: Any) -> Nodes:
+    def nodes(
+        self, graph: NodeGraph, index: Tensor, weight: Any, *args: Any, **kwargs: Any
+    ) -> Nodes:
         return self.row_nodes(graph, weight)

@@ -63,7 +63,9 @@ class BatchNorm(Rule):
         if (mean is None or var is None) and not training:
             raise Refusal("it has no running statistics; use track_running_stats=True")
 
-    def products(self, x: Any, mean: Any, var: Any, weight: Any = None, *args: Any, **kwargs: Any) -> list[Product]:
+    def products(
+        self, x: Any, mean: Any, var: Any, weight: Any = None, *args: Any, **kwargs: Any
+    ) -> list[Product]:
         return [[[v] for v in values_in((x, weight))]]
 
     def constants(
@@ -93,7 +95,9 @@ class BatchNorm(Rule):
             y = _divided_by_its_size(x, _all_but(x.mantissa, 1))
         else:
             std = (var.double() + eps).sqrt()
-            y = scaled.add(scaled.multiply(x, per_channel(1 / std)), per_channel(mean.double() / std))
+            y = scaled.add(
+                scaled.multiply(x, per_channel(1 / std)), per_channel(mean.double() / std)
+            )
         if weight is not None:
             y = scaled.multiply(y, per_channel(weight))
         return y if bias is None else scaled.add(y, per_channel(bias))
@@ -133,7 +137,9 @@ class WeightNorm(Rule):
     def squared(self, net: Squared, v: Any, g: Any, dim: int = 0) -> Scaled:
         rows = as_scaled(net, v)
         others = _all_but(rows.mantissa, dim)
-        unit = _divided_by_its_size(rows, others).times(1 / math.prod(rows.shape[d] for d in others))
+        unit = _divided_by_its_size(rows, others).times(
+            1 / math.prod(rows.shape[d] for d in others)
+        )
         return scaled.multiply(unit, as_scaled(net, g))
 
     def nodes(self, graph: NodeGraph, v: Nodes, g: Nodes, dim: int = 0) -> Nodes:

@@ -58,7 +58,9 @@ class ClampedUnit(Unit):
 
     def check(self, x: Any, min: Any = None, max: Any = None) -> None:
         if isinstance(min, (Value, Tensor)) or min != 0 or max is not None:
-            raise Refusal("only clamp(min=0), a ReLU, is positively homogeneous; other bounds saturate")
+            raise Refusal(
+                "only clamp(min=0), a ReLU, is positively homogeneous; other bounds saturate"
+            )
 
     def squared(self, net: Squared, x: Scaled, min: Any = None, max: Any = None) -> Scaled:  # type: ignore[override]
         return x
@@ -72,7 +74,9 @@ class ThresholdUnit(Unit):
         if isinstance(threshold, Value) or isinstance(value, Value) or threshold != 0 or value != 0:
             raise Refusal("only threshold(0, 0), a ReLU, is positively homogeneous; use relu")
 
-    def squared(self, net: Squared, x: Scaled, threshold: Any, value: Any, inplace: bool = False) -> Scaled:  # type: ignore[override]
+    def squared(  # type: ignore[override]
+        self, net: Squared, x: Scaled, threshold: Any, value: Any, inplace: bool = False
+    ) -> Scaled:
         return x
 
 
@@ -99,7 +103,10 @@ class LearntLeakyUnit(Unit):
     multiplies = True
 
     def squared(self, net: Squared, x: Any, weight: Any) -> Scaled:  # type: ignore[override]
-        x, slope = as_scaled(net, x), as_scaled(net, weight).rescaled_to(torch.zeros((), dtype=torch.float64)).mantissa
+        x, slope = (
+            as_scaled(net, x),
+            as_scaled(net, weight).rescaled_to(torch.zeros((), dtype=torch.float64)).mantissa,
+        )
         if slope.numel() > 1:
             slope = slope.reshape([1, -1] + [1] * (x.mantissa.dim() - 2))
         return x.times(slope.clamp(min=1.0))
@@ -137,7 +144,12 @@ class Identity(Same):
 @operation("to", "float", "double", "half", "bfloat16", "type", "type_as")
 class Cast(Identity):
     def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
-        named = {"float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16}
+        named = {
+            "float": torch.float32,
+            "double": torch.float64,
+            "half": torch.float16,
+            "bfloat16": torch.bfloat16,
+        }
         given = [a.dtype if isinstance(a, Tensor) else a for a in (*args[1:], *kwargs.values())]
         dtypes = [a for a in (named.get(self.name), *given) if isinstance(a, torch.dtype)]
         return args[0].to(dtypes[0]) if dtypes else args[0]
@@ -162,19 +174,27 @@ def add_nodes(graph: NodeGraph, a: Any, b: Any) -> Nodes:
 
 def multiply_nodes(graph: NodeGraph, a: Any, b: Any) -> Nodes:
     """An elementwise product: constants leave nodes as they are, a weight leads to nodes of its own."""
-    values, weight = (a, b) if isinstance(a, Nodes) and not (a.weight and isinstance(b, Nodes)) else (b, a)
+    values, weight = (
+        (a, b) if isinstance(a, Nodes) and not (a.weight and isinstance(b, Nodes)) else (b, a)
+    )
     if not isinstance(weight, Nodes):
         constant = torch.as_tensor(weight)
         shape = torch.broadcast_shapes(values.shape, constant.shape)
         ids = values.ids.expand(shape)
-        return Nodes(ids if bool(constant.all()) else torch.where(constant == 0, NOTHING, ids), values.weight)
+        return Nodes(
+            ids if bool(constant.all()) else torch.where(constant == 0, NOTHING, ids), values.weight
+        )
     # The weight is shared over the dimensions it lacks: one node per entry of the weight, before and after.
     ids = graph.activation(values)
     shape = torch.broadcast_shapes(ids.shape, weight.shape)
     own = [1] * (len(shape) - len(weight.shape)) + list(weight.shape)
     into = graph.merge(ids.expand(shape), [d for d, size in enumerate(own) if size == 1])
     out = graph.fresh(*own)
-    graph.edges(weight if own == list(weight.shape) else Nodes(weight.ids.reshape(own), weight=True), out, into)
+    graph.edges(
+        weight if own == list(weight.shape) else Nodes(weight.ids.reshape(own), weight=True),
+        out,
+        into,
+    )
     return Nodes(out.expand(shape))
 
 
@@ -185,7 +205,9 @@ class Elementwise(Rule):
     def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
         a, b = args[:2]
         shapes = [x.shape if isinstance(x, Tensor) else () for x in (a, b)]
-        return torch.empty(torch.broadcast_shapes(*shapes), dtype=torch.result_type(a, b), device="meta")
+        return torch.empty(
+            torch.broadcast_shapes(*shapes), dtype=torch.result_type(a, b), device="meta"
+        )
 
 
 @operation("add", "sub", "subtract", "rsub")
@@ -198,7 +220,9 @@ class Add(Elementwise):
         left, right = as_scaled(net, a), as_scaled(net, b)
         if alpha != 1:  # rsub(a, b, alpha) is b - alpha a
             factor = abs(alpha) ** net.order
-            left, right = (left.times(factor), right) if self.name == "rsub" else (left, right.times(factor))
+            left, right = (
+                (left.times(factor), right) if self.name == "rsub" else (left, right.times(factor))
+            )
         return scaled.add(left, right)
 
     def nodes(self, graph: NodeGraph, a: Any, b: Any, *, alpha: float = 1) -> Nodes:
@@ -228,7 +252,9 @@ class Divide(Elementwise):
 
     def check(self, a: Any, b: Any, *, rounding_mode: str | None = None) -> None:
         if isinstance(b, Value):
-            raise Refusal("dividing by an activation or a parameter is not a path; divide by a constant or multiply")
+            raise Refusal(
+                "dividing by an activation or a parameter is not a path; divide by a constant or multiply"
+            )
         if rounding_mode is not None:
             raise Refusal("rounding is not positively homogeneous; drop rounding_mode")
         if bool((torch.as_tensor(b) == 0).any()):
@@ -284,7 +310,9 @@ def dims_of(shape: torch.Size, dim: Any) -> list[int]:
     """The dimensions that torch's `dim` names; all where it names none."""
     if dim is None or dim == () or dim == []:
         return list(range(len(shape)))
-    return [d % max(1, len(shape)) for d in ([dim] if isinstance(dim, int) else dim)] if shape else []
+    return (
+        [d % max(1, len(shape)) for d in ([dim] if isinstance(dim, int) else dim)] if shape else []
+    )
 
 
 @operation("sum")
@@ -293,15 +321,27 @@ class Sum(Rule):
 
     summary = "a sum over dimensions: paths of all entries"
 
-    def squared(self, net: Squared, x: Scaled, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Scaled:
+    def squared(
+        self, net: Squared, x: Scaled, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    ) -> Scaled:
         dims = dims_of(x.shape, dim)
         if not dims:
             return x
         x = x.merged(dims)
-        scale = x.log_scale if x.uniform else x.log_scale.sum(dims, keepdim=keepdim)  # of size 1 along dims
+        scale = (
+            x.log_scale if x.uniform else x.log_scale.sum(dims, keepdim=keepdim)
+        )  # of size 1 along dims
         return Scaled(x.mantissa.sum(dims, keepdim=keepdim), scale).normalized()
 
-    def nodes(self, graph: NodeGraph, x: Nodes, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Nodes:
+    def nodes(
+        self,
+        graph: NodeGraph,
+        x: Nodes,
+        dim: Any = None,
+        keepdim: bool = False,
+        *,
+        dtype: Any = None,
+    ) -> Nodes:
         dims = dims_of(x.ids.shape, dim)
         merged = graph.merge(graph.activation(x), dims)
         return Nodes(merged if keepdim or not dims else merged.squeeze(dims))
@@ -313,6 +353,8 @@ class Mean(Sum):
 
     summary = "a mean: a sum with fixed weights 1/n, squared"
 
-    def squared(self, net: Squared, x: Scaled, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Scaled:
+    def squared(
+        self, net: Squared, x: Scaled, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    ) -> Scaled:
         count = math.prod(x.shape[d] for d in dims_of(x.shape, dim))
         return super().squared(net, x, dim, keepdim).times(float(count) ** -net.order)

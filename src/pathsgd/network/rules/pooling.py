@@ -17,7 +17,16 @@ from torch import Tensor
 
 from pathsgd.arithmetic.scaled import Scaled
 from pathsgd.network.framed import Window
-from pathsgd.network.rules.base import NodeGraph, Nodes, Rule, Seen, Squared, as_scaled, operation, per_dimension
+from pathsgd.network.rules.base import (
+    NodeGraph,
+    Nodes,
+    Rule,
+    Seen,
+    Squared,
+    as_scaled,
+    operation,
+    per_dimension,
+)
 from pathsgd.network.rules.pointwise import Larger, Sum
 from pathsgd.network.tape import Kind
 
@@ -36,7 +45,9 @@ class Pool(Rule):
 
     def nodes(self, graph: NodeGraph, x: Nodes, *args: Any, **kwargs: Any) -> Nodes:
         ids = graph.activation(x)
-        return Nodes(graph.merge(ids, range(ids.dim() - self.spatial, ids.dim())).expand(graph.result_shape))
+        return Nodes(
+            graph.merge(ids, range(ids.dim() - self.spatial, ids.dim())).expand(graph.result_shape)
+        )
 
 
 def _window_sums(
@@ -54,7 +65,9 @@ def _window_sums(
     for n, k, s, p, d in zip(flat.shape[2:], size, step, pad, dilate):
         reach = d * (k - 1) + 1
         count = (math.ceil if ceil_mode else math.floor)((n + 2 * p - reach) / s) + 1
-        if ceil_mode and (count - 1) * s >= n + p:  # torch drops windows that start beyond the input
+        if (
+            ceil_mode and (count - 1) * s >= n + p
+        ):  # torch drops windows that start beyond the input
             count -= 1
         # Negative padding cuts off what no window reaches.
         pads = [p, (count - 1) * s + reach - n - p, *pads]
@@ -82,7 +95,9 @@ def _windows(
 
 def _step(size: tuple[int, ...], stride: Any) -> tuple[int, ...]:
     """How far apart windows are: torch takes no stride to mean that they touch."""
-    return size if stride is None or stride == [] or stride == () else per_dimension(stride, len(size))
+    return (
+        size if stride is None or stride == [] or stride == () else per_dimension(stride, len(size))
+    )
 
 
 @operation("max_pool1d", "max_pool2d", "max_pool3d")
@@ -100,7 +115,9 @@ class MaxPool(Pool):
         ceil_mode: bool = False, return_indices: bool = False,
     ) -> Scaled:  # fmt: skip
         x = x.with_one_scale()
-        y = _window_sums(x.mantissa, kernel_size, stride, padding, dilation, ceil_mode, self.spatial)
+        y = _window_sums(
+            x.mantissa, kernel_size, stride, padding, dilation, ceil_mode, self.spatial
+        )
         return Scaled(y, x.log_scale).normalized()
 
 
@@ -124,7 +141,9 @@ class AveragePool(Pool):
         # torch decides the divisor (borders, divisor_override, ceil_mode): ask it, with ones.
         ones = x.mantissa.new_ones(x.shape)
         rest = () if self.spatial == 1 else (divisor_override,)
-        average = getattr(F, self.name)(ones, kernel_size, stride, padding, ceil_mode, count_include_pad, *rest)
+        average = getattr(F, self.name)(
+            ones, kernel_size, stride, padding, ceil_mode, count_include_pad, *rest
+        )
         divisor = _window_sums(ones, *options, 1, ceil_mode, self.spatial) / average
         return Scaled(sums * divisor**-net.order, x.log_scale).normalized()
 
@@ -134,7 +153,9 @@ def _adaptive_counts(x: Tensor, out_shape: torch.Size, spatial: int) -> Tensor:
     count = x.new_ones(())
     for n, m in zip(x.shape[x.dim() - spatial :], out_shape[len(out_shape) - spatial :]):
         j = torch.arange(m, device=x.device)
-        length = ((j + 1) * n + m - 1).div(m, rounding_mode="floor") - (j * n).div(m, rounding_mode="floor")
+        length = ((j + 1) * n + m - 1).div(m, rounding_mode="floor") - (j * n).div(
+            m, rounding_mode="floor"
+        )
         count = count[..., None] * length.to(x.dtype)
     return count
 
@@ -146,7 +167,9 @@ def _adaptive_counts(x: Tensor, out_shape: torch.Size, spatial: int) -> Tensor:
 class AdaptivePool(Pool):
     summary = "an adaptive pool: fixed weights 1/n squared (average), or 1 (max)"
 
-    def squared(self, net: Squared, x: Scaled, output_size: Any, return_indices: bool = False) -> Scaled:
+    def squared(
+        self, net: Squared, x: Scaled, output_size: Any, return_indices: bool = False
+    ) -> Scaled:
         x = x.with_one_scale()
         average = getattr(F, f"adaptive_avg_pool{self.spatial}d")(x.mantissa, output_size)
         counts = _adaptive_counts(x.mantissa, average.shape, self.spatial)

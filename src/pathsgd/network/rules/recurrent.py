@@ -50,7 +50,9 @@ class Call:
     def parse(*args: Any) -> Call:
         if isinstance(args[2], (list, tuple)):
             x, hx, weights, has_biases, layers, _, _, bidirectional, batch_first = args
-            return Call(x, None, hx, list(weights), has_biases, layers, 1 + bidirectional, batch_first)
+            return Call(
+                x, None, hx, list(weights), has_biases, layers, 1 + bidirectional, batch_first
+            )
         x, batch_sizes, hx, weights, has_biases, layers, _, _, bidirectional = args
         return Call(x, batch_sizes, hx, list(weights), has_biases, layers, 1 + bidirectional, False)
 
@@ -71,7 +73,11 @@ class Call:
 
     @property
     def steps(self) -> int:
-        return self.x.shape[1 if self.batch_first else 0] if self.batch_sizes is None else len(self.batch_sizes)
+        return (
+            self.x.shape[1 if self.batch_first else 0]
+            if self.batch_sizes is None
+            else len(self.batch_sizes)
+        )
 
     @property
     def rows(self) -> int:
@@ -105,7 +111,9 @@ def _layer(net: Squared, x: Scaled, cell: list[Any], h0: Scaled | None, backward
     return scaled.move(lambda m: m.flip(0), h) if backward else h
 
 
-def _padded(net: Squared, call: Call, x: Scaled, rows: slice = slice(None)) -> tuple[Scaled, Scaled]:
+def _padded(
+    net: Squared, call: Call, x: Scaled, rows: slice = slice(None)
+) -> tuple[Scaled, Scaled]:
     """Output (T, B, directions * H) and final states (layers * directions, B, H) for inputs of one length."""
     finals: list[Scaled] = []
     below = x
@@ -117,7 +125,9 @@ def _padded(net: Squared, call: Call, x: Scaled, rows: slice = slice(None)) -> t
             h = _layer(net, below, call.cell(layer, direction), h0, backward=direction == 1)
             finals.append(scaled.move(lambda m, last=-1 if direction == 0 else 0: m[last], h))
             outputs.append(h)
-        below = outputs[0] if len(outputs) == 1 else scaled.move(lambda *p: torch.cat(p, -1), *outputs)
+        below = (
+            outputs[0] if len(outputs) == 1 else scaled.move(lambda *p: torch.cat(p, -1), *outputs)
+        )
     return below, scaled.move(lambda *p: torch.stack(p), *finals)
 
 
@@ -132,7 +142,9 @@ def _packed(net: Squared, call: Call, x: Scaled, batch_sizes: Tensor) -> tuple[S
         outs.append(scaled.move(lambda m: m[:, 0], out))
         finals.append(final)
     order = torch.cat(rows).argsort()
-    return scaled.move(lambda *p: torch.cat(p)[order], *outs), scaled.move(lambda *p: torch.cat(p, 1), *finals)
+    return scaled.move(lambda *p: torch.cat(p)[order], *outs), scaled.move(
+        lambda *p: torch.cat(p, 1), *finals
+    )
 
 
 def _not_an_input(hx: Any) -> Any:
@@ -179,7 +191,9 @@ class RecurrentLayer(_Recurrent):
         call = Call.parse(*args)
         hidden = call.weights[1].shape[1]
         if call.weights[0].shape[1] != call.x.shape[-1]:
-            raise RuntimeError(f"the RNN expects {call.weights[0].shape[1]} input features, got {call.x.shape[-1]}")
+            raise RuntimeError(
+                f"the RNN expects {call.weights[0].shape[1]} input features, got {call.x.shape[-1]}"
+            )
         out = call.x.new_empty((*call.x.shape[:-1], hidden * call.directions))
         return out, call.x.new_empty((call.layers * call.directions, call.rows, hidden))
 
@@ -225,7 +239,9 @@ def _cell_nodes(graph: NodeGraph, x: Tensor, h0: Tensor | None, cell: list[Any])
 class RecurrentCell(_Recurrent):
     summary = "one step of a ReLU RNN: squared weights"
 
-    def products(self, x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> list[Product]:
+    def products(
+        self, x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
+    ) -> list[Product]:
         return [[[v] for v in values_in(pair)] for pair in ((x, w_ih), (hx, w_hh))]
 
     def rewrite(self, *args: Any) -> tuple[Any, ...]:
@@ -234,11 +250,20 @@ class RecurrentCell(_Recurrent):
     def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
         x, _, w_ih, w_hh = args[:4]
         if w_ih.shape[1] != x.shape[-1]:
-            raise RuntimeError(f"the RNN cell expects {w_ih.shape[1]} input features, got {x.shape[-1]}")
+            raise RuntimeError(
+                f"the RNN cell expects {w_ih.shape[1]} input features, got {x.shape[-1]}"
+            )
         return x.new_empty((*x.shape[:-1], w_hh.shape[0]))
 
     def squared(
-        self, net: Squared, x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
+        self,
+        net: Squared,
+        x: Any,
+        hx: Any,
+        w_ih: Any,
+        w_hh: Any,
+        b_ih: Any = None,
+        b_hh: Any = None,
     ) -> Scaled:
         u = _preactivation(net, x, w_ih, [b for b in (b_ih, b_hh) if b is not None])
         if not isinstance(hx, Scaled) and (hx is None or not (scaled.postpone() or bool(hx.any()))):
@@ -246,7 +271,14 @@ class RecurrentCell(_Recurrent):
         return scaled.add(u, contraction(net, F.linear, hx, w_hh, last=True))
 
     def nodes(
-        self, graph: NodeGraph, x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
+        self,
+        graph: NodeGraph,
+        x: Any,
+        hx: Any,
+        w_ih: Any,
+        w_hh: Any,
+        b_ih: Any = None,
+        b_hh: Any = None,
     ) -> Nodes:
         ids, h0 = graph.activation(x), None if hx is None else graph.activation(hx)
         h = _cell_nodes(graph, ids, h0, [w_ih, w_hh, *(b for b in (b_ih, b_hh) if b is not None)])

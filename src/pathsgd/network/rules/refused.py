@@ -57,7 +57,11 @@ refuse(
 )  # fmt: skip
 refuse(
     "indices depend on values; pool without return_indices",
-    *(f"{kind}max_pool{n}d_with_indices" for kind in ("", "adaptive_", "fractional_") for n in (1, 2, 3)),
+    *(
+        f"{kind}max_pool{n}d_with_indices"
+        for kind in ("", "adaptive_", "fractional_")
+        for n in (1, 2, 3)
+    ),
 )
 refuse(
     "a value of the network must not steer its forward pass or leave it; branch on shapes or on constants instead",
@@ -69,4 +73,8 @@ refuse(
     "its short name means another operation to the rules; use the form in torch.nn.functional",
     "torch.batch_norm", "torch.embedding", "torch.embedding_bag",
 )  # fmt: skip
-refuse("patches as columns are not covered; write the layer as a convolution", "functional.unfold", "fold")
+refuse(
+    "patches as columns are not covered; write the layer as a convolution",
+    "functional.unfold",
+    "fold",
+)

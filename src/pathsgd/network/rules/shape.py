@@ -30,7 +30,9 @@ from pathsgd.network.tape import Kind, Value
 
 def _callable(name: str) -> Callable[..., Any]:
     """torch's operation of this name."""
-    if name == "view":  # insists on a memory layout that the squared network's tensors need not have
+    if (
+        name == "view"
+    ):  # insists on a memory layout that the squared network's tensors need not have
         return torch.Tensor.reshape
     if name.endswith(".__get__"):
         return getattr(torch.Tensor, name.removesuffix(".__get__")).__get__
@@ -64,13 +66,23 @@ class View(MoveRule):
         op = _callable(self.name)
         mantissas = op(x.mantissa, *args, **kwargs)
         if isinstance(mantissas, Tensor):
-            return Scaled(mantissas, x.log_scale if x.uniform else op(x.elementwise_scale(), *args, **kwargs))
-        scales = [x.log_scale] * len(mantissas) if x.uniform else op(x.elementwise_scale(), *args, **kwargs)
+            return Scaled(
+                mantissas, x.log_scale if x.uniform else op(x.elementwise_scale(), *args, **kwargs)
+            )
+        scales = (
+            [x.log_scale] * len(mantissas)
+            if x.uniform
+            else op(x.elementwise_scale(), *args, **kwargs)
+        )
         return tuple(Scaled(m, s) for m, s in zip(mantissas, scales))
 
     def nodes(self, graph: NodeGraph, x: Nodes, *args: Any, **kwargs: Any) -> Any:
         result = _callable(self.name)(x.ids, *args, **kwargs)
-        return Nodes(result, x.weight) if isinstance(result, Tensor) else tuple(Nodes(r, x.weight) for r in result)
+        return (
+            Nodes(result, x.weight)
+            if isinstance(result, Tensor)
+            else tuple(Nodes(r, x.weight) for r in result)
+        )
 
 
 @operation(
@@ -114,7 +126,9 @@ class Join(MoveRule):
     """Several operands side by side; constants among them are edges of fixed weight."""
 
     def windows(self, parts: Any, dim: Any = 0) -> Seen | None:  # type: ignore[override]
-        if not self.name.startswith("c") or not isinstance(dim, int):  # others make a dimension, or choose it
+        if not self.name.startswith("c") or not isinstance(
+            dim, int
+        ):  # others make a dimension, or choose it
             return None
         last = max(len(p.shape) for p in parts)
         return [*parts], [Window()] * (last - 1 - dim % last)
@@ -136,7 +150,9 @@ class Choose(MoveRule):
 
     def check(self, condition: Any, a: Any = None, b: Any = None) -> None:
         if isinstance(condition, Value) or a is None:
-            raise Refusal("the condition depends on values of the network; it must be a constant mask")
+            raise Refusal(
+                "the condition depends on values of the network; it must be a constant mask"
+            )
 
     def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
         return super().shape(operation, (args[0].to("meta"), *args[1:]), kwargs)
@@ -179,12 +195,23 @@ class Pad(MoveRule):
 
     def check(self, x: Any, pad: Any, mode: str = "constant", value: float | None = None) -> None:
         if mode == "constant" and value not in (None, 0, -math.inf):
-            raise Refusal("padding with a nonzero constant is not homogeneous; pad with 0, or with -inf for a max-pool")
+            raise Refusal(
+                "padding with a nonzero constant is not homogeneous; pad with 0, or with -inf for a max-pool"
+            )
 
-    def squared(self, net: Squared, x: Scaled, pad: Any, mode: str = "constant", value: float | None = None) -> Scaled:
+    def squared(
+        self, net: Squared, x: Scaled, pad: Any, mode: str = "constant", value: float | None = None
+    ) -> Scaled:
         return scaled.move(lambda m: F.pad(m, pad, mode), x)
 
-    def nodes(self, graph: NodeGraph, x: Nodes, pad: Any, mode: str = "constant", value: float | None = None) -> Nodes:
+    def nodes(
+        self,
+        graph: NodeGraph,
+        x: Nodes,
+        pad: Any,
+        mode: str = "constant",
+        value: float | None = None,
+    ) -> Nodes:
         if mode == "constant":
             return Nodes(F.pad(x.ids, pad, value=NOTHING), x.weight)
         return Nodes(_as_floats(lambda ids: F.pad(ids, pad, mode), x.ids), x.weight)
@@ -217,10 +244,21 @@ class Upsample(MoveRule):
         return Kind.ACTIVATION
 
     def windows(
-        self, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *args: Any, **kwargs: Any
+        self,
+        x: Any,
+        size: Any = None,
+        scale_factor: Any = None,
+        mode: str = "nearest",
+        *args: Any,
+        **kwargs: Any,
     ) -> Seen | None:
         factors = per_dimension(scale_factor, len(x.shape) - 2)
-        is_plain = mode.startswith("nearest") and size is None and not any(args) and not any(kwargs.values())
+        is_plain = (
+            mode.startswith("nearest")
+            and size is None
+            and not any(args)
+            and not any(kwargs.values())
+        )
         if not is_plain or not all(factor in (1, 2, 3, 4) for factor in factors):
             return None
         return [x], [Window(copies=int(factor)) for factor in factors]
@@ -230,7 +268,9 @@ class Upsample(MoveRule):
         **kwargs: Any,
     ) -> Scaled:  # fmt: skip
         if mode.startswith("nearest"):
-            return scaled.move(lambda m: F.interpolate(m, size, scale_factor, mode, *args, **kwargs), x)
+            return scaled.move(
+                lambda m: F.interpolate(m, size, scale_factor, mode, *args, **kwargs), x
+            )
         x = x.with_one_scale()
         y, spatial = x.mantissa, x.mantissa.dim() - 2
         for k in range(spatial):
@@ -251,7 +291,9 @@ def _one(value: Any, k: int) -> Any:
     return value[k] if isinstance(value, (tuple, list)) else value
 
 
-def _resizing(length: int, size: Any, scale: Any, mode: str, spatial: int, *args: Any, **kwargs: Any) -> Tensor:
+def _resizing(
+    length: int, size: Any, scale: Any, mode: str, spatial: int, *args: Any, **kwargs: Any
+) -> Tensor:
     """What torch's resizing does along one dimension, as a matrix (from, to): its answer to every single entry."""
     single = torch.eye(length, dtype=torch.float64).reshape(1, length, length, *[1] * (spatial - 1))
     rest = [1] * (spatial - 1)
@@ -299,20 +341,44 @@ class Pack(MoveRule):
         return data, None
 
     def nodes(self, graph: NodeGraph, x: Nodes, lengths: Tensor, batch_first: bool) -> Any:
-        return Nodes(torch._VF._pack_padded_sequence(x.ids, lengths, batch_first)[0], x.weight), None
+        return Nodes(
+            torch._VF._pack_padded_sequence(x.ids, lengths, batch_first)[0], x.weight
+        ), None
 
 
 @operation("_pad_packed_sequence")
 class Unpack(MoveRule):
     """torch.nn.utils.rnn.pad_packed_sequence: back to a padded tensor; padding carries no path."""
 
-    def check(self, data: Any, batch_sizes: Any, batch_first: bool, padding_value: float, total_length: int) -> None:
+    def check(
+        self,
+        data: Any,
+        batch_sizes: Any,
+        batch_first: bool,
+        padding_value: float,
+        total_length: int,
+    ) -> None:
         if padding_value != 0:
             raise Refusal("padding with a nonzero constant is not homogeneous; use padding_value=0")
 
-    def squared(self, net: Squared, data: Scaled, sizes: Tensor, batch_first: bool, fill: float, total: int) -> Any:
-        padded = scaled.move(lambda m: torch._VF._pad_packed_sequence(m, sizes, batch_first, 0.0, total)[0], data)
+    def squared(
+        self, net: Squared, data: Scaled, sizes: Tensor, batch_first: bool, fill: float, total: int
+    ) -> Any:
+        padded = scaled.move(
+            lambda m: torch._VF._pad_packed_sequence(m, sizes, batch_first, 0.0, total)[0], data
+        )
         return padded, None
 
-    def nodes(self, graph: NodeGraph, data: Nodes, sizes: Tensor, batch_first: bool, fill: float, total: int) -> Any:
-        return Nodes(torch._VF._pad_packed_sequence(data.ids, sizes, batch_first, NOTHING, total)[0], data.weight), None
+    def nodes(
+        self,
+        graph: NodeGraph,
+        data: Nodes,
+        sizes: Tensor,
+        batch_first: bool,
+        fill: float,
+        total: int,
+    ) -> Any:
+        return Nodes(
+            torch._VF._pad_packed_sequence(data.ids, sizes, batch_first, NOTHING, total)[0],
+            data.weight,
+        ), None

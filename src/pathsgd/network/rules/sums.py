@@ -10,7 +10,15 @@ from torch import Tensor
 
 from pathsgd.arithmetic import scaled
 from pathsgd.arithmetic.scaled import Scaled
-from pathsgd.network.rules.base import NodeGraph, Nodes, Refusal, Rule, Squared, as_scaled, operation
+from pathsgd.network.rules.base import (
+    NodeGraph,
+    Nodes,
+    Refusal,
+    Rule,
+    Squared,
+    as_scaled,
+    operation,
+)
 from pathsgd.network.tape import Kind, Value
 
 
@@ -35,11 +43,17 @@ class SumAtPlaces(Rule):
 
         def add(b: Tensor, s: Tensor) -> Tensor:
             kept = s[tuple(slice(n) for n in index.shape)] if s.shape != source.shape else s
-            return b.reshape(-1).index_add(0, target, self.used(kept, index).reshape(-1)).reshape(shape)
+            return (
+                b.reshape(-1)
+                .index_add(0, target, self.used(kept, index).reshape(-1))
+                .reshape(shape)
+            )
 
         base, source = base.with_one_scale(), source.with_one_scale()
         scale = torch.maximum(base.log_scale, source.log_scale)
-        return Scaled(add(base.rescaled_to(scale).mantissa, source.rescaled_to(scale).mantissa), scale).normalized()
+        return Scaled(
+            add(base.rescaled_to(scale).mantissa, source.rescaled_to(scale).mantissa), scale
+        ).normalized()
 
     def used(self, source: Tensor, index: Tensor) -> Tensor:
         """The entries of the source that the operation reads."""
@@ -64,10 +78,16 @@ class IndexAdd(SumAtPlaces):
     def places(self, shape: torch.Size, dim: int, index: Tensor, source: torch.Size) -> Tensor:
         return _numbers(shape).index_select(dim, index)
 
-    def squared(self, net: Squared, x: Any, dim: int, index: Tensor, source: Any, *, alpha: float = 1) -> Scaled:
-        return self.added(as_scaled(net, x), dim, index, as_scaled(net, source).times(abs(alpha) ** net.order))
+    def squared(
+        self, net: Squared, x: Any, dim: int, index: Tensor, source: Any, *, alpha: float = 1
+    ) -> Scaled:
+        return self.added(
+            as_scaled(net, x), dim, index, as_scaled(net, source).times(abs(alpha) ** net.order)
+        )
 
-    def nodes(self, graph: NodeGraph, x: Any, dim: int, index: Tensor, source: Any, *, alpha: float = 1) -> Nodes:
+    def nodes(
+        self, graph: NodeGraph, x: Any, dim: int, index: Tensor, source: Any, *, alpha: float = 1
+    ) -> Nodes:
         return self.tied(graph, x, dim, index, source)
 
 
@@ -77,7 +97,10 @@ class ScatterAdd(SumAtPlaces):
 
     def places(self, shape: torch.Size, dim: int, index: Tensor, source: torch.Size) -> Tensor:
         within = _numbers(shape)[
-            tuple(slice(None) if d == dim % len(shape) else slice(n) for d, n in enumerate(index.shape))
+            tuple(
+                slice(None) if d == dim % len(shape) else slice(n)
+                for d, n in enumerate(index.shape)
+            )
         ]
         return within.gather(dim, index)
 
@@ -95,21 +118,47 @@ class ScatterAdd(SumAtPlaces):
 class ScatterReduce(ScatterAdd):
     """The sum or the largest of all entries that come to a place; the largest counts every one of them, as a pool."""
 
-    def check(self, x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> None:
+    def check(
+        self, x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
+    ) -> None:
         if reduce not in ("sum", "amax", "amin"):
-            raise Refusal(f"reduce={reduce!r} is not covered; use 'sum' (divided by the count for a mean) or 'amax'")
+            raise Refusal(
+                f"reduce={reduce!r} is not covered; use 'sum' (divided by the count for a mean) or 'amax'"
+            )
 
     def squared(  # type: ignore[override]
-        self, net: Squared, x: Any, dim: int, index: Tensor, source: Any, reduce: str, *, include_self: bool = True
+        self,
+        net: Squared,
+        x: Any,
+        dim: int,
+        index: Tensor,
+        source: Any,
+        reduce: str,
+        *,
+        include_self: bool = True,
     ) -> Scaled:
         base = as_scaled(net, x)
         if not include_self:
-            fresh = self.places(base.shape, dim, index, index.shape).reshape(-1).to(base.mantissa.device)
-            base = scaled.move(lambda m: m.reshape(-1).index_fill(0, fresh, 0.0).reshape(m.shape), base)
+            fresh = (
+                self.places(base.shape, dim, index, index.shape)
+                .reshape(-1)
+                .to(base.mantissa.device)
+            )
+            base = scaled.move(
+                lambda m: m.reshape(-1).index_fill(0, fresh, 0.0).reshape(m.shape), base
+            )
         return self.added(base, dim, index, as_scaled(net, source))
 
     def nodes(  # type: ignore[override]
-        self, graph: NodeGraph, x: Any, dim: int, index: Tensor, source: Any, reduce: str, *, include_self: bool = True
+        self,
+        graph: NodeGraph,
+        x: Any,
+        dim: int,
+        index: Tensor,
+        source: Any,
+        reduce: str,
+        *,
+        include_self: bool = True,
     ) -> Nodes:
         return self.tied(graph, x, dim, index, source)
 
@@ -140,18 +189,36 @@ class Difference(Rule):
 
     summary = "differences of neighbours: paths of both"
 
-    def check(self, x: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> None:
+    def check(
+        self, x: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None
+    ) -> None:
         if n != 1 or isinstance(prepend, (Value, Tensor)) or isinstance(append, (Value, Tensor)):
-            raise Refusal("only plain first differences are covered; write x[1:] - x[:-1], with torch.cat before it")
+            raise Refusal(
+                "only plain first differences are covered; write x[1:] - x[:-1], with torch.cat before it"
+            )
 
     def squared(
-        self, net: Squared, x: Scaled, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None
+        self,
+        net: Squared,
+        x: Scaled,
+        n: int = 1,
+        dim: int = -1,
+        prepend: Any = None,
+        append: Any = None,
     ) -> Scaled:
         x, count = x.merged([dim]), x.shape[dim] - 1
-        return Scaled(x.mantissa.narrow(dim, 0, count) + x.mantissa.narrow(dim, 1, count), x.log_scale).normalized()
+        return Scaled(
+            x.mantissa.narrow(dim, 0, count) + x.mantissa.narrow(dim, 1, count), x.log_scale
+        ).normalized()
 
     def nodes(
-        self, graph: NodeGraph, x: Nodes, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None
+        self,
+        graph: NodeGraph,
+        x: Nodes,
+        n: int = 1,
+        dim: int = -1,
+        prepend: Any = None,
+        append: Any = None,
     ) -> Nodes:
         ids = graph.activation(x)
         return Nodes(graph.merge(ids, [dim % ids.dim()]).expand(graph.result_shape))

@@ -1,0 +1,23 @@
+"""``pathsgd compare --scale laptop``: the path optimisers against what people use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pathsgd_lab import flags
+from pathsgd_lab.commands.reproduce import ExperimentOptions, carry_out
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(ExperimentOptions):
+    """Train small ReLU nets by the path optimisers and by what people use, from balanced and badly scaled starts.
+
+    Records are written as they come, and what has a record is not run again: stop whenever you like, and the same
+    command goes on. `pathsgd tables` writes docs/compare.md from them.
+    """
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse and run."""
+    return carry_out("compare", flags.parse(CompareOptions, arguments, "pathsgd compare"))

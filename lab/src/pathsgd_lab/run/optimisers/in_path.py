@@ -1,0 +1,57 @@
+"""What people train with, in path coordinates: the same optimisers, blind to how units are scaled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+
+from pathsgd.optim import InPathCoordinates
+from pathsgd_lab.run.optimisers.base import GradientOptimiser, GradientStepper
+from pathsgd_lab.run.optimisers.path import PathOptimiser
+from pathsgd_lab.run.optimisers.rivals import (
+    LionOptimiser,
+    MuonOptimiser,
+    NAdamOptimiser,
+    SoapOptimiser,
+)
+from pathsgd_lab.run.optimisers.standard import RmsPropOptimiser
+from pathsgd_lab.systems import SequenceNet, System
+from pathsgd_lab.tasks import Task
+
+INNER: dict[str, type[GradientOptimiser]] = {
+    "lion": LionOptimiser,
+    "muon": MuonOptimiser,
+    "nadam": NAdamOptimiser,
+    "rmsprop": RmsPropOptimiser,
+    "soap": SoapOptimiser,
+}
+
+
+@dataclass(frozen=True)
+class InPathOptimiser(PathOptimiser):
+    """Another optimiser in path coordinates (pathsgd.optim.InPathCoordinates), in absolute units."""
+
+    name: ClassVar[str] = "in-path"
+    title: ClassVar[str] = "in path coordinates"
+
+    inner: Literal["lion", "muon", "nadam", "rmsprop", "soap"] = "muon"
+    """The optimiser."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.step_growth:
+            raise ValueError("in-path has no fixed bound on steps: leave step_growth at 0")
+
+    def stepper(self, system: System, model: SequenceNet, task: Task) -> GradientStepper:
+        """Step without a clip of the Euclidean norm."""
+        return GradientStepper(system, model, task, self.make(model, task), clip=0.0)
+
+    def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:
+        """The optimiser, which decays weights itself, in the model's coordinates."""
+        settings = self.shared(task, "absolute")
+        inner = INNER[self.inner](
+            lr=settings.pop("lr"), clip=0.0, weight_decay=settings.pop("weight_decay")
+        )
+        return InPathCoordinates(inner.make(model, task), model, **settings)

@@ -1,0 +1,112 @@
+"""The plain recurrent net and its settings, shared by every system that differs in initial values only.
+
+    h_t = f(W_in x_t + b + W_rec h_{t-1}),  h_0 = 0        f = max(0, .) or tanh
+    y_t = W_out h_t + b_out
+
+    W_in (H, I)   W_rec (H, H)   b = bias_ih + bias_hh (H,)   W_out (O, H)
+
+Symbols enter as one-hot vectors, as in the paper: x_t in {0, 1}^V and W_in has a column per symbol.  A symbol looks up
+its row of a table E (V, .), and W_in x_t = M E^T x_t, where one of E and M is fixed at the identity, the cheaper one:
+
+- V <= H: E = I, and M = W_in is learned.  At V = 50, H = 512 the product with M adds a tenth to the recurrence.
+- V > H: M = I, and E = W_in^T is learned.  At V = 10,000, H = 200 a product with a (H, V) matrix would cost as much as
+  the output layer; the product with M costs as much as one recurrent step's.
+
+Both are the same net, made of ``embedding``, ``rnn_relu`` and ``linear``, which path normalisation can read.  The
+all-ones input over a vocabulary is the sum of all squared rows of E.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pathsgd.nn import RNN, init
+from pathsgd_lab.systems.base import SequenceNet, System, symbol_table
+from pathsgd_lab.tasks.base import State, Task
+
+Nonlinearity = Literal["relu", "tanh"]
+Recurrent = Literal["paper", "identity", "uniform", "orthogonal", "normalised-positive"]
+
+
+class RecurrentNet(SequenceNet):
+    """A one-layer recurrent net with a linear readout."""
+
+    rnn: Any  # torch types the weights of its recurrent layers as Tensor or Module
+
+    def __init__(self, task: Task, hidden: int, nonlinearity: Nonlinearity) -> None:
+        super().__init__(task, hidden)
+        learned_table = task.tokens and task.input_size > hidden
+        self.table = symbol_table(task, hidden, learned_table)
+        # The drop-in is faster and only for ReLU; torch's own does tanh.
+        layer = RNN if nonlinearity == "relu" else nn.RNN
+        self.rnn = layer(
+            hidden if learned_table else task.input_size, hidden, nonlinearity=nonlinearity
+        )
+        if learned_table:
+            self.rnn.weight_ih_l0.requires_grad_(False).copy_(torch.eye(hidden))
+
+    @property
+    def input_matrix(self) -> Tensor:
+        """The learned input weights: W_in (H, I), or its transpose where the table is learned."""
+        if self.table is not None and self.table.weight.requires_grad:
+            return self.table.weight
+        return self.rnn.weight_ih_l0
+
+    def unroll(self, inputs: Tensor, state: State | None, all_steps: bool) -> tuple[Tensor, State]:
+        """See ``SequenceNet``."""
+        if self.table is not None:
+            inputs = self.table(inputs)
+        hidden, last = self.rnn(inputs, None if state is None else state[0].unsqueeze(0))
+        last = last[0]
+        # The last state by itself, not hidden[-1]: its backward need not fill a (T, B, H) gradient with zeros.
+        return (hidden if all_steps else last), (last,)
+
+
+@dataclass(frozen=True)
+class PlainSystem(System):
+    """Settings of a plain recurrent net; the defaults are the paper's initial values for the task at hand."""
+
+    recurrent: Recurrent = "paper"
+    """Initial recurrent matrix."""
+    gain: float = 1.0
+    """Factor on the initial recurrent matrix."""
+    recurrent_range: float | None = None
+    """Half-width of a uniform recurrent matrix; None: the paper's for the task."""
+    others_range: float | None = None
+    """Half-width of the uniform initial input and output weights; None: the paper's for the task."""
+
+    def _make(self, task: Task, nonlinearity: Nonlinearity) -> RecurrentNet:
+        """The net with these settings."""
+        net = RecurrentNet(task, self.hidden or task.paper.hidden, nonlinearity)
+        kind = task.paper.recurrent if self.recurrent == "paper" else self.recurrent
+        half_width = (
+            task.paper.recurrent_range if self.recurrent_range is None else self.recurrent_range
+        )
+        others = task.paper.others_range if self.others_range is None else self.others_range
+        set_recurrent(net.rnn.weight_hh_l0, kind, half_width)
+        with torch.no_grad():
+            net.rnn.weight_hh_l0.mul_(self.gain)
+            net.input_matrix.uniform_(-others, others)
+            net.readout.weight.uniform_(-others, others)
+            net.rnn.bias_ih_l0.zero_()
+            net.rnn.bias_hh_l0.zero_()
+            net.readout.bias.zero_()
+        return net
+
+
+def set_recurrent(weight: Tensor, kind: Recurrent, half_width: float) -> None:
+    """Give a recurrent matrix (H, H) its initial values."""
+    if kind == "identity":
+        init.identity_(weight)
+    elif kind == "uniform":
+        nn.init.uniform_(weight, -half_width, half_width)
+    elif kind == "orthogonal":
+        init.orthogonal_(weight)
+    elif kind == "normalised-positive":
+        init.normalized_positive_(weight)
+    else:
+        raise ValueError(f"unknown initial recurrent matrix {kind!r}")

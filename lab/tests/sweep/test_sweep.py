@@ -1,0 +1,303 @@
+"""Sweeps: grids, one result per cell and no cell twice, killed workers, clusters."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+import joblib
+import pytest
+
+from pathsgd_lab import flags
+from pathsgd_lab.errors import RunError, UsageError
+from pathsgd_lab.run.record import read_record
+from pathsgd_lab.run.spec import RunSpec, default_spec, replace_settings, settings
+from pathsgd_lab.run.train import train
+from pathsgd_lab.sweep import grid
+from pathsgd_lab.sweep.cells import Done, RunCell
+from pathsgd_lab.sweep.cluster import cluster
+from pathsgd_lab.sweep.jobs import run_cells
+from pathsgd_lab.sweep.results import ResultsFolder
+
+BASE = replace_settings(
+    default_spec("adding", "irnn", "sgd"),
+    length=6,
+    valid_size=20,
+    test_size=20,
+    batch_size=4,
+    hidden=4,
+    steps=40,
+)
+
+
+def test_grid_has_every_combination_once() -> None:
+    runs = grid.runs_of(
+        BASE, grid.parse_grid(["lr=1e-2,1e-3,0.01", "seed=0..2", "keep-best=true,false"])
+    )
+    assert len(runs) == 2 * 3 * 2
+    chosen = [dict(settings(run)) for run in runs]
+    assert {(c["lr"], c["seed"], c["keep_best"]) for c in chosen} == {
+        (lr, seed, best) for lr in (1e-2, 1e-3) for seed in (0, 1, 2) for best in (True, False)
+    }
+
+
+def test_grid_over_optimisers_keeps_what_they_share() -> None:
+    runs = grid.runs_of(BASE, grid.parse_grid(["optimiser=sgd,path-adam", "lr=0.5"]))
+    assert [(r.optimiser.name, r.optimiser.lr, r.system.hidden) for r in runs] == [  # type: ignore[attr-defined]
+        ("sgd", 0.5, 4),
+        ("path-adam", 0.5, 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        (["lr"], "is no axis of a grid"),
+        (["=3"], "is no axis of a grid"),
+        (["lr="], "is no axis of a grid"),
+        (["lr=1,,2"], "has an empty value"),
+        (["lr=1", "lr=2"], "has lr twice"),
+        (["seed=4..2"], "empty range"),
+        (["rho=1"], "adding irnn sgd has no setting 'rho'"),
+        (["lr=fast"], "could not convert"),
+        (["lr=-1"], "lr must be positive"),
+        (["optimiser=sgdd"], "unknown optimiser 'sgdd'"),
+        (["system=lstm", "optimiser=path-adam"], "path-adam needs a net of linear"),
+        (["keep_best=perhaps"], "true or false"),
+    ],
+)
+def test_impossible_grids_get_one_line(axes: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        grid.runs_of(BASE, grid.parse_grid(axes))
+    assert "\n" not in str(caught.value)
+
+
+def sweep(specs: list[RunSpec], place: Path, **options: Any) -> list[Done]:
+    return run_cells(
+        [RunCell(s) for s in specs],
+        ResultsFolder(place / "results"),
+        place / "work",
+        jobs=2,
+        **options,
+    )
+
+
+def test_results_are_those_of_single_runs_and_made_once(tmp_path: Path) -> None:
+    specs = grid.runs_of(BASE, grid.parse_grid(["seed=0,1"]))
+    told: list[Done] = []
+    first = sweep(specs[:1], tmp_path, on_done=told.append)
+    assert [d.outcome for d in first] == ["finished"] and told == first
+    stamp = next((tmp_path / "results").iterdir()).stat().st_mtime_ns
+    second = sweep([*specs, specs[0]], tmp_path)
+    assert [d.outcome for d in second] == ["known", "finished"]
+    assert next((tmp_path / "results").glob(f"{specs[0].slug}.json")).stat().st_mtime_ns == stamp
+    for spec in specs:
+        record = read_record(tmp_path / "results" / f"{spec.slug}.json")
+        assert record.metrics == pytest.approx(train(spec).metrics, rel=1e-5)
+    assert list((tmp_path / "work").rglob("checkpoint-*")) == []
+
+
+def test_failing_cell_fails_alone(tmp_path: Path, tiny_data: Path) -> None:
+    too_large = replace_settings(
+        default_spec("smnist", "irnn"), batch_size=10**6, valid_size=5, steps=1
+    )
+    done = sweep([too_large, BASE], tmp_path, data_dir=tiny_data)
+    assert [d.outcome for d in done] == ["failed", "finished"]
+    assert "batch size 1000000 does not fit" in done[0].detail
+    assert "Traceback" in (tmp_path / "work" / too_large.slug / "error.txt").read_text()
+    # It has no result, so it is tried again.
+    assert [d.outcome for d in sweep([too_large, BASE], tmp_path, data_dir=tiny_data)] == [
+        "failed",
+        "known",
+    ]
+
+
+def test_relative_places_mean_the_caller_s_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Workers of a pool live on: they were started in the directory of whoever used the pool first.
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        monkeypatch.chdir(tmp_path / place)
+        done = sweep([BASE], Path("here"))
+        assert [d.outcome for d in done] == ["finished"]
+        assert (tmp_path / place / "here" / "results" / f"{BASE.slug}.json").exists()
+
+
+@contextmanager
+def killer(times: dict[Path, int]) -> Iterator[dict[Path, list[int]]]:
+    """Kills (-9) the workers of some cells, each as soon as its cell has begun to train, one cell after the other.
+
+    times: how often at the most, by the cell's marker. Gives the process numbers of those that were killed.
+    """
+    killed: dict[Path, list[int]] = {marker: [] for marker in times}
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            due = [marker for marker, pids in killed.items() if len(pids) < times[marker]][:1]
+            for marker in due:
+                if (pid := training(marker)) and pid not in killed[marker]:
+                    os.kill(pid, signal.SIGKILL)
+                    killed[marker].append(pid)
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        thread.join()
+
+
+def training(marker: Path) -> int | None:
+    """The process that works on a cell, once it trains."""
+    if not (marker.parent / "status.json").exists():
+        return None
+    with contextlib.suppress(FileNotFoundError):
+        return int(marker.read_text().split()[0])
+    return None
+
+
+def test_killed_workers_cost_their_cells_only(tmp_path: Path) -> None:
+    """One cell's worker is killed once, which costs nothing; another's whenever it tries, which costs that cell."""
+    once, always = (
+        replace_settings(BASE, steps=4_000, eval_every=4_000, target=1e-12, seed=s)
+        for s in (98, 99)
+    )
+    others = grid.runs_of(BASE, grid.parse_grid(["seed=0..3"]))
+    first, second = (tmp_path / "work" / spec.slug / "running" for spec in (once, always))
+    with killer({first: 1, second: 2}) as killed:
+        done = sweep([once, always, *others], tmp_path)
+    # The second worker is gone with the pool of the first, unless it was killed as well before anybody noticed.
+    assert len(killed[first]) == 1 and len(killed[second]) in (1, 2)
+    assert [d.outcome for d in done] == ["finished", "killed"] + ["finished"] * 4
+    names = {p.name for p in (tmp_path / "results").iterdir()}
+    assert names == {f"{spec.slug}.json" for spec in (once, *others)}
+
+
+# Dask is among the packages that tests need; Ray is tried where it is installed.
+CLUSTERS = ["dask", *(["ray"] if importlib.util.find_spec("ray") else [])]
+
+
+@pytest.mark.parametrize("backend", CLUSTERS)
+def test_cluster_gives_the_same_results(tmp_path: Path, backend: Any) -> None:
+    specs = grid.runs_of(BASE, grid.parse_grid(["seed=0..3"]))
+    done = sweep(specs, tmp_path, backend=backend)
+    assert [d.outcome for d in done] == ["finished"] * 4
+    record = read_record(tmp_path / "results" / f"{specs[3].slug}.json")
+    assert record.metrics == pytest.approx(train(specs[3]).metrics, rel=1e-5)
+
+
+@pytest.mark.parametrize(("backend", "module"), [("dask", "distributed"), ("ray", "ray")])
+def test_missing_cluster_library_is_said(
+    monkeypatch: pytest.MonkeyPatch, backend: Any, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with (
+        pytest.raises(RunError, match=rf"the {backend} backend needs .*: pip install"),
+        cluster(backend, 2, None),
+    ):
+        pass
+
+
+def test_one_job_leaves_this_process_alone(tmp_path: Path) -> None:
+    with cluster("loky", 1, None) as parallel:
+        pids = set(parallel(joblib.delayed(os.getpid)() for _ in range(3)))
+    assert os.getpid() not in pids
+
+
+def test_command_of_a_cell_is_that_of_a_run() -> None:
+    (run,) = grid.runs_of(BASE, grid.parse_grid(["lr=0.5"]))
+    assert "--lr 0.5" in flags.command_of(run)
+
+
+def sweep_command(place: Path) -> list[str]:
+    words = "sweep adding irnn --length 6 --hidden 4 --steps 3000 --eval-every 500 --valid-size 10 --test-size 10"
+    places = [
+        "--results",
+        str(place / "results"),
+        "--work",
+        str(place / "work"),
+        "--grid",
+        "seed=0,1",
+    ]
+    return [sys.executable, "-m", "pathsgd_lab.cli", *words.split(), "--jobs", "2", *places]
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    out, errors = process.communicate(timeout=200)
+    assert process.returncode == 0 and "Traceback" not in errors, errors
+    return out
+
+
+def test_the_same_sweep_twice_at_once_makes_each_result_once(tmp_path: Path) -> None:
+    both = [
+        subprocess.Popen(sweep_command(tmp_path), stdout=PIPE, stderr=PIPE, text=True)
+        for _ in range(2)
+    ]
+    out = [end(process) for process in both]
+    assert all("2 of 2 cells" in text and "failed" not in text for text in out)
+    logs = [
+        line
+        for path in (tmp_path / "work").glob("*/record.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    assert sum('"kind": "start"' in line for line in logs) == 2, "each cell was begun once"
+
+
+def test_workers_that_outlive_their_sweep_are_waited_for(tmp_path: Path) -> None:
+    with subprocess.Popen(sweep_command(tmp_path), stdout=PIPE, stderr=PIPE, text=True) as first:
+        markers: list[Path] = []
+        while not any(map(training, markers)):
+            markers = list((tmp_path / "work").glob("*/running"))
+            time.sleep(0.005)
+        os.kill(first.pid, signal.SIGKILL)
+    with subprocess.Popen(sweep_command(tmp_path), stdout=PIPE, stderr=PIPE, text=True) as second:
+        assert "2 of 2 cells" in end(second)
+    assert len(list((tmp_path / "results").glob("*.json"))) == 2
+
+
+def test_workers_stop_and_save_when_their_sweep_is_killed(tmp_path: Path) -> None:
+    endless = [word if word != "3000" else "100000000" for word in sweep_command(tmp_path)]
+    with subprocess.Popen(endless, stdout=PIPE, stderr=PIPE, text=True) as process:
+        markers: list[Path] = []
+        while len([m for m in markers if training(m)]) < 2:
+            markers = list((tmp_path / "work").glob("*/running"))
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+    logs, limit = [marker.with_name("record.jsonl") for marker in markers], time.monotonic() + 60
+    while not all('"kind": "stopped"' in log.read_text() for log in logs):
+        assert time.monotonic() < limit, "they train on, for nobody"
+        time.sleep(0.02)
+    assert all(list(log.parent.glob("checkpoint-*")) for log in logs), (
+        "nothing that was trained is lost"
+    )
+
+
+def test_a_result_without_a_number_is_made_again(tmp_path: Path) -> None:
+    sweep([BASE], tmp_path)
+    path = tmp_path / "results" / f"{BASE.slug}.json"
+    whole = path.read_text()
+    for damage in (
+        re.sub(r'"valid": [\d.]+, "test"', '"valid": "nan", "test"', whole),
+        whole[:-20],
+        "",
+        "[]",
+    ):
+        path.write_text(damage)
+        assert [d.outcome for d in sweep([BASE], tmp_path)] == ["finished"]
+        assert read_record(path).metrics == pytest.approx(train(BASE).metrics, rel=1e-5)

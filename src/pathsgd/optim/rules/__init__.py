@@ -1,0 +1,65 @@
+"""Rules: what an optimiser makes of whitened gradients.
+
+    u = grad / sqrt(K)        d = direction(u, state, settings)        p <- p - lr * d / sqrt(K)
+
+One file for each rule: a dataclass of what is remembered for a parameter, and functions of whitened
+gradients. Whitened gradients do not change when units are rescaled, so neither do their directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from pathsgd.kernels import UpdateRule
+
+Settings = Mapping[str, Any]
+"""The options of a parameter group (lr, betas, ...), as they are at this step."""
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A rule as the kernels compute it: its direction is `scale` times that of `update`."""
+
+    update: UpdateRule
+    scale: float = 1.0
+    moments: tuple[str, ...] = ()
+    """Fields of the state that hold the first and the second moment."""
+
+
+class Rule:
+    """Base class. A state is a dataclass whose fields are tensors, ints or floats.
+
+    A field that is None is not saved. Whether it is None must follow from the parameter's shape and
+    from the settings, so that a new optimiser knows what a checkpoint holds.
+    """
+
+    is_elementwise: ClassVar[bool] = False
+    """Each entry of d depends on that entry of u alone, and the state's tensors have the shape of u.
+
+    Then sharded parameters are updated shard by shard. Otherwise u is gathered, and every process
+    keeps the whole state.
+    """
+    powers: ClassVar[Mapping[str, int]] = {}
+    """Powers of c by which the state's tensors scale with p -> c p when fed with grad / kappa."""
+
+    def check(self, settings: Settings) -> None:
+        """Refuse settings that make no sense, with a ValueError."""
+
+    def init(self, like: Tensor, settings: Settings) -> Any:
+        """The state of a new parameter. like: has its shape and device, and the dtype of u."""
+        raise NotImplementedError
+
+    def direction(self, u: Tensor, state: Any, settings: Settings) -> Tensor:
+        """d in the shape of u (a vector, a matrix, a convolution); brings `state` up to date.
+
+        u is clipped, of a dtype to compute in, and may be overwritten.
+        """
+        raise NotImplementedError
+
+    def fused(self, state: Any, settings: Settings) -> Fused | None:
+        """The same for the kernels; None for a rule that only `direction` computes."""
+        return None

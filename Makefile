@@ -55,8 +55,7 @@ docs: setup
 reliability: setup
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m support.crash
 
-# Lightning, Accelerate and transformers, in an environment of their own: they import torchvision where they find it,
-# and the one that the locked environment holds (another package asks for it) does not fit torch's CPU build.
+# Lightning, Accelerate, transformers and neurogym, in an environment of their own: neurogym needs an older numpy.
 harness: $(HARNESS)/.ready
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(HARNESS)/bin/python -m pytest examples
 

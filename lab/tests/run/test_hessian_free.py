@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -79,7 +80,8 @@ def test_the_curvature_is_gauss_newton_plus_structural_damping(weight: float) ->
         2.0 / 5 * j_y.t() @ j_y + weight * j_h.t() @ j_h
     )  # mean squared error of five outputs
     curvature = optimiser._curvature(batch, None, weight)
-    found = curvature @ torch.eye(expected.shape[0], dtype=torch.float64)
+    columns = [curvature @ unit for unit in np.eye(len(expected))]
+    found = torch.from_numpy(np.stack(columns, axis=1))
     torch.testing.assert_close(found, expected)
 
 

@@ -7,7 +7,7 @@ One outer step at parameters p, loss f, gradient g:
     compare  rho = (f(p + d) - f(p)) / (g.d + d.G.d / 2);  rho > 3/4: lambda *= 2/3;  rho < 1/4: lambda *= 3/2
     apply    p += a d with the first a in 1, 0.8, 0.64, ... that gives f(p + a d) <= f(p) + 0.01 a g.d
 
-    G       Gauss-Newton matrix J_y^T (d^2 f / d y^2) J_y, never formed (curvlinops multiplies by it)
+    G       Gauss-Newton matrix J_y^T (d^2 f / d y^2) J_y, never formed: products by jvp and vjp
     S       structural damping: Gauss-Newton matrix J_h^T J_h / (T B) of |h - h(p)|^2 / (2 T B), which keeps the
             hidden states h (T, B, H) from changing too much along d
     lambda  damping, mu its structural part
@@ -19,15 +19,15 @@ their residual, not by their progress, and have no preconditioner; the distance 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
-from curvlinops import GGNLinearOperator
 from scipy.sparse.linalg import LinearOperator, cg
 from torch import Tensor, nn
+from torch.func import functional_call, grad, jvp, vjp
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from pathsgd_lab.run.optimisers.base import Optimiser, Stepper
@@ -38,40 +38,49 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 class _OutputsAndHidden(nn.Module):
-    """The model from a given state, its outputs and hidden states in one vector: what the curvature is taken of."""
+    """The model from a given state: its outputs and hidden states, the functions whose curvature is taken."""
 
-    def __init__(self, model: SequenceNet, state: State | None, with_hidden: bool) -> None:
+    def __init__(self, model: SequenceNet, state: State | None) -> None:
         super().__init__()
-        self.model, self.state, self.with_hidden = model, state, with_hidden
-        self.output_shape = torch.Size()
+        self.model, self.state = model, state
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         outputs, _, hidden = self.model.forward_with_hidden(inputs, self.state)
-        self.output_shape = outputs.shape
-        return (
-            torch.cat([outputs.flatten(), hidden.flatten()])
-            if self.with_hidden
-            else outputs.flatten()
-        )
+        return outputs, hidden
 
 
-class _DampedLoss(nn.Module):
-    """f(y) + weight |h|^2 / 2, whose Gauss-Newton matrix is that of f plus weight J_h^T J_h."""
+class Curvature:
+    """Products with G + weight J_h^T J_h at the present parameters, each a forward and a backward pass.
 
-    reduction = "mean"  # curvlinops asks
+    Args:
+        model, loss, batch, state: the loss is that of the batch, from the carried state.
+        parameters: those that v lists, flattened and concatenated.
+        weight: factor of the structural part.
+    """
 
-    def __init__(self, loss: LossFunction, network: _OutputsAndHidden, weight: float) -> None:
-        super().__init__()
-        self.loss, self.network, self.weight = loss, network, weight
+    def __init__(
+        self, model: SequenceNet, loss: LossFunction, parameters: Sequence[Tensor],
+        batch: Batch, state: State | None, weight: float,
+    ) -> None:  # fmt: skip
+        network = _OutputsAndHidden(model, state)
+        names = {id(p): name for name, p in network.named_parameters()}
 
-    def forward(self, prediction: Tensor, targets: Tensor) -> Tensor:
-        count = math.prod(self.network.output_shape)
-        value = self.loss(prediction[:count].view(self.network.output_shape), targets)
-        return (
-            value + 0.5 * self.weight * prediction[count:].square().sum()
-            if self.network.with_hidden
-            else value
-        )
+        def outputs_and_hidden(*values: Tensor) -> tuple[Tensor, Tensor]:
+            named = {names[id(p)]: value for p, value in zip(parameters, values, strict=True)}
+            return functional_call(network, named, (batch.inputs,))
+
+        self.weight, self.function = weight, outputs_and_hidden
+        self.at = tuple(p.detach() for p in parameters)
+        (outputs, _), self.transposed = vjp(outputs_and_hidden, *self.at)
+        _, self.loss_hessian = vjp(grad(lambda y: loss(y, batch.targets)), outputs)
+
+    def __matmul__(self, v: np.ndarray) -> np.ndarray:
+        """J_y^T H J_y v + weight J_h^T J_h v, H the Hessian of the loss in the outputs."""
+        pieces = torch.from_numpy(v).to(self.at[0]).split([p.numel() for p in self.at])
+        tangents = tuple(piece.view_as(p) for piece, p in zip(pieces, self.at, strict=True))
+        _, (by_outputs, by_hidden) = jvp(self.function, self.at, tangents)
+        (bent,) = self.loss_hessian(by_outputs)
+        return _flat(self.transposed((bent, self.weight * by_hidden)))
 
 
 class HessianFree(torch.optim.Optimizer):
@@ -145,29 +154,21 @@ class HessianFree(torch.optim.Optimizer):
         self._remember(candidates[-1])
         return losses
 
-    def _multiply(self, curvature: GGNLinearOperator, v: np.ndarray) -> np.ndarray:
+    def _curvature(self, batch: Batch, state: State | None, weight: float) -> Curvature:
+        """G + weight J_h^T J_h at the present parameters."""
+        return Curvature(
+            self.model, self.loss, self.param_groups[0]["params"], batch, state, weight
+        )
+
+    def _multiply(self, curvature: Curvature, v: np.ndarray) -> np.ndarray:
         """Curvature times v."""
         try:
-            product = curvature @ torch.from_numpy(v).to(self.param_groups[0]["params"][0].dtype)
+            return curvature @ v
         except NotImplementedError as error:
             raise ValueError(
-                f"hessian-free steps need forward-mode derivatives, which a part of {type(self.model).__name__} lacks: "
-                "choose another optimiser"
+                "hessian-free steps need forward-mode derivatives, which a part of "
+                f"{type(self.model).__name__} lacks: choose another optimiser"
             ) from error
-        return product.double().numpy()
-
-    def _curvature(self, batch: Batch, state: State | None, weight: float) -> GGNLinearOperator:
-        """G + weight S' at the present parameters, S' = J_h^T J_h."""
-        network = _OutputsAndHidden(self.model, state, with_hidden=weight > 0.0)
-        return GGNLinearOperator(
-            network,
-            _DampedLoss(self.loss, network, weight),
-            self.param_groups[0]["params"],
-            [(batch.inputs, batch.targets)],
-            check_deterministic=False,
-            num_data=1,
-            batch_size_fn=lambda _: 1,
-        )
 
     def _solve(self, batch: Batch, state: State | None, gradient: np.ndarray) -> list[np.ndarray]:
         """Iterates of conjugate gradients worth looking at, the last one last."""

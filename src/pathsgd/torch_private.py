@@ -24,6 +24,7 @@ PRIVATE = {
     "torch._C._len_torch_dispatch_stack": "the fused RNN fails",
     "torch._C._len_torch_function_stack": "the fused RNN fails",
     "torch._VF": "recording packed sequences and the fused RNN fail",
+    "torch._disable_dynamo": "import fails: compiled code would trace into the hook; torch.compiler.disable is slow to load",
     "torch._foreach_add_": "steps on other devices than the CPU fail",
     "torch._foreach_addcmul_": "steps on other devices than the CPU fail",
     "torch._foreach_copy_": "steps on other devices than the CPU fail",

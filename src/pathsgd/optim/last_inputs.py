@@ -61,7 +61,7 @@ class LastInputs:
         # First of all hooks: whatever the others do to the inputs, they do it again when the model is recorded.
         watched(model).register_forward_pre_hook(self, with_kwargs=True, prepend=True)
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._owner is None or self._owner() is None:
             _remove_hook(model, self)

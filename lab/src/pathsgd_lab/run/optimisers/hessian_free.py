@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -71,14 +71,17 @@ class Curvature:
 
         self.weight, self.function = weight, outputs_and_hidden
         self.at = tuple(p.detach() for p in parameters)
-        (outputs, _), self.transposed = vjp(outputs_and_hidden, *self.at)
-        _, self.loss_hessian = vjp(grad(lambda y: loss(y, batch.targets)), outputs)
+        # torch annotates vjp and jvp as if every function had further results.
+        at_outputs: Any = vjp(outputs_and_hidden, *self.at)
+        (outputs, _), self.transposed = at_outputs
+        self.loss_hessian: Any = vjp(grad(lambda y: loss(y, batch.targets)), outputs)[1]
 
     def __matmul__(self, v: np.ndarray) -> np.ndarray:
         """J_y^T H J_y v + weight J_h^T J_h v, H the Hessian of the loss in the outputs."""
         pieces = torch.from_numpy(v).to(self.at[0]).split([p.numel() for p in self.at])
         tangents = tuple(piece.view_as(p) for piece, p in zip(pieces, self.at, strict=True))
-        _, (by_outputs, by_hidden) = jvp(self.function, self.at, tangents)
+        pushed: Any = jvp(self.function, self.at, tangents)
+        by_outputs, by_hidden = pushed[1]
         (bent,) = self.loss_hessian(by_outputs)
         return _flat(self.transposed((bent, self.weight * by_hidden)))
 

@@ -5,13 +5,15 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 HARNESS := .venv-harness
 ZOO := .venv-zoo
+SKIPS := build/skips.txt
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 NATIVE := $(wildcard src/pathsgd/kernels/src/*.cpp src/pathsgd/kernels/src/*.h src/pathsgd/kernels/src/simd/*.h)
 
 # Bytecode is made of the modules that are imported, when they are, the large ones at the end of the set-up; to make it
 # of everything that is installed takes five times as long.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: zoo demo test lint types unit fuzz reliability harness nightly test-arm wheel test-wheel release docs test-oldest test-newest setup lock clean
+.PHONY: zoo demo test lint types unit fuzz explore reliability harness nightly test-arm wheel test-wheel release docs test-oldest test-newest setup lock clean
 
 setup: $(READY)
 
@@ -24,9 +26,10 @@ $(READY): pyproject.toml lab/pyproject.toml setup.py requirements.lock $(NATIVE)
 demo: setup
 	$(BIN)/pathsgd demo
 
-# Side by side; every one of them runs to its end, and make names those that failed.
+# Side by side; each runs to its end, and make names those that failed. The last lines say which tests were skipped.
 test: setup
-	$(MAKE) --no-print-directory --keep-going --jobs=3 lint types unit
+	mkdir -p build && : >$(SKIPS)
+	$(MAKE) --no-print-directory --keep-going --jobs=3 lint types unit; status=$$?; cat $(SKIPS); exit $$status
 
 lint: setup
 	$(BIN)/ruff check .
@@ -39,12 +42,20 @@ types: setup
 # Two worker processes with one thread each: small tensors gain nothing from more.
 # Tests of several processes fork, which autograd allows only where no test has registered a device of its own.
 unit: setup
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/distributed
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest tests/distributed
+	mkdir -p build
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/distributed --skips $(SKIPS); status=$$?; \
+	$(ONE_THREAD) $(BIN)/python -m pytest tests/distributed --skips $(SKIPS) && exit $$status
 
-# The same tests with 10,000 cases in all; `make test` tries a few hundred.
+# The same tests with 10,000 new cases in all; `make test` tries a few hundred, always the same.
 fuzz: setup
-	PATHSGD_FUZZ=10000 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --timeout=3600 tests/fuzz
+	PATHSGD_FUZZ=10000 $(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal --timeout=3600 \
+	  --hypothesis-profile=explore tests/fuzz
+
+# The properties of all tests with new cases, in rounds, for an hour. A failure prints its example and the seed of its
+# round; what it finds becomes an @example of the test.
+EXPLORE_MINUTES ?= 60
+explore: setup
+	$(ONE_THREAD) $(BIN)/python tools/explore.py $(EXPLORE_MINUTES) -n 2 --dist worksteal
 
 # The documentation in build/docs: notebooks are run, warnings (a link that leads nowhere, a public name without an
 # entry) are errors.
@@ -57,7 +68,7 @@ reliability: setup
 
 # Lightning, Accelerate, transformers and neurogym, in an environment of their own: neurogym needs an older numpy.
 harness: $(HARNESS)/.ready
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(HARNESS)/bin/python -m pytest examples
+	$(ONE_THREAD) $(HARNESS)/bin/python -m pytest examples
 
 $(HARNESS)/.ready: pyproject.toml setup.py requirements-harness.lock $(NATIVE)
 	$(PYTHON) -m venv $(HARNESS)
@@ -66,7 +77,7 @@ $(HARNESS)/.ready: pyproject.toml setup.py requirements-harness.lock $(NATIVE)
 
 # ---- once a night: what takes long, or needs other versions, other processors, or no compiler -------------------------
 
-nightly: harness test-arm test-wheel test-oldest test-newest setup
+nightly: harness test-arm test-wheel test-oldest test-newest explore setup
 	$(BIN)/python -m pip install --quiet --no-compile --constraint requirements.lock '.[cluster]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m nightly
 
@@ -121,7 +132,7 @@ test-newest:
 
 # Models that other people wrote, in an environment of their own; their records, and docs/models.md made of them.
 zoo: $(ZOO)/.ready
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 nice -n 19 $(ZOO)/bin/python -m zoo --missing
+	$(ONE_THREAD) nice -n 19 $(ZOO)/bin/python -m zoo --missing
 	$(ZOO)/bin/python -m zoo --page
 
 $(ZOO)/.ready: pyproject.toml setup.py zoo/requirements.txt $(NATIVE)

@@ -243,7 +243,7 @@ def twins(hidden, seed, dtype, factors, noise, calls):
     return one, two
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     hidden=st.integers(2, 30),
     seed=st.integers(0, 99),
@@ -256,7 +256,7 @@ def test_the_bound_commutes_with_rescaling_by_powers_of_two_to_the_last_bit(hidd
     assert torch.equal(one, two)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(hidden=st.integers(2, 30), seed=st.integers(0, 99))
 def test_the_bound_commutes_with_rescaling(hidden, seed):
     draw = torch.rand(hidden, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

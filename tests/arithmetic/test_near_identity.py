@@ -22,7 +22,7 @@ DOUBLE = torch.float64
     every_step=st.booleans(),
     is_double=st.booleans(),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_it_is_the_definition(
     hidden: int,
     steps: int,

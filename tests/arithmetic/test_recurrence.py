@@ -31,7 +31,7 @@ def value(found: States) -> Tensor:
     return found.mantissa * found.log_scale.exp()[:, None, None]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(1, 4), st.integers(1, 12), st.integers(1, 2), st.booleans(), st.booleans(), st.floats(-3, 3),
     st.integers(0, 2**32 - 1),

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -48,7 +48,6 @@ def assert_equal(found: Scaled, expected: Tensor) -> None:
     torch.testing.assert_close(plain(found), expected, rtol=1e-12, atol=0)
 
 
-@settings(deadline=None)
 @given(values(), values(), values((3,)))
 def test_elementwise_operations(a: Scaled, b: Scaled, row: Scaled) -> None:
     assert_equal(scaled.add(a, b), plain(a) + plain(b))
@@ -62,7 +61,6 @@ def test_elementwise_operations(a: Scaled, b: Scaled, row: Scaled) -> None:
     torch.testing.assert_close(a.log().exp(), plain(a), rtol=1e-12, atol=0)
 
 
-@settings(deadline=None)
 @given(values(), values(), values((3,)))
 def test_moves_and_sums_of_products(a: Scaled, b: Scaled, row: Scaled) -> None:
     class Net:

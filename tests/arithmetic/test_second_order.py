@@ -45,7 +45,7 @@ MATRICES = {
 @pytest.mark.parametrize("matrix", MATRICES)
 @pytest.mark.parametrize("every_step", [False, True])
 @given(hidden=st.integers(1, 9), steps=st.integers(1, 40), seed=st.integers(0, 99))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_both_routes_equal_the_definition(
     matrix: str, every_step: bool, hidden: int, steps: int, seed: int
 ) -> None:
@@ -66,7 +66,7 @@ def test_both_routes_equal_the_definition(
     seed=st.integers(0, 99),
     constant=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_ratios_are_factors_of_every_use(
     hidden: int, steps: int, seed: int, constant: bool
 ) -> None:

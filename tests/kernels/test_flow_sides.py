@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pathsgd.kernels import flow_sides
@@ -14,7 +14,7 @@ from pathsgd.kernels import flow_sides
 numbers = st.one_of(st.just(0.0), st.floats(1e-300, 1e10))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(
     pairs=st.lists(st.tuples(numbers, st.floats(1e-10, 1.0)), min_size=1, max_size=20),
     rho=st.floats(0.1, 1.0),

@@ -7,16 +7,14 @@ import struct
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from pathsgd.kernels import mean_log, narrow, row_lengths, squares
 
 TINY = torch.finfo(torch.float32).tiny
-quick = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+quick = settings(max_examples=40)
 magnitudes = st.one_of(st.just(0.0), st.floats(-12, 12).map(lambda e: 10.0**e))
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -40,9 +40,7 @@ def sequences(A: Tensor, steps: int, adjoint: bool) -> tuple[Tensor, Tensor]:
     return before, delta
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40)
 @given(
     steps=st.integers(9, 70),
     hidden=st.integers(1, 37),

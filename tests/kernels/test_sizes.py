@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pathsgd.kernels import Lines, Outer, Whitening, dense, whiten, whiten_and_keep
@@ -17,7 +17,7 @@ def mean_log(values: torch.Tensor) -> float:
     return math.fsum(math.log(v) for v in numbers) / len(numbers)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(
     rows=st.sampled_from([1, 2, 7, 40]),
     columns=st.sampled_from([1, 3, 8, 65, 300]),

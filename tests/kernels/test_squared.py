@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -28,9 +28,7 @@ def recurrence(
     return torch.stack(h) * scale[:, None], torch.stack(delta[::-1]) * scale.flip(0)[:, None]
 
 
-@settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=80)
 @given(
     hidden=st.one_of(st.integers(1, 40), st.sampled_from([255, 256, 257, 300])),
     steps=st.integers(1, 90),
@@ -106,9 +104,7 @@ def test_mistakes_are_named(
         squared_sequences(*arguments)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60)
 @given(
     rows=st.integers(1, 40),
     columns=st.integers(1, 40),
@@ -136,9 +132,7 @@ def test_squared_products_on_two_threads(kernel: str, two_threads: None) -> None
     torch.testing.assert_close(by_y, w.double().square().sum(0))
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60)
 @given(
     hidden=st.one_of(st.integers(1, 40), st.sampled_from([255, 257, 300])),
     steps=st.sampled_from([1, 2, 3, 30, 300]),

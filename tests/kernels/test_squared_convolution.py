@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -38,9 +38,7 @@ def check(weight: Tensor, x: Tensor, sliding: Sliding) -> None:
     assert torch.equal(x_bar, found[1]) and torch.equal(kappa, found[2])  # type: ignore[arg-type]
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60)
 @given(
     channels=st.tuples(st.integers(1, 9), st.integers(1, 40)),
     size=st.tuples(st.integers(1, 4), st.integers(1, 4)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pathsgd.kernels import abi, dense, stack_sums
@@ -49,7 +49,7 @@ def net_of(
     return net, parameters
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(
     layers=st.integers(1, 3),
     directions=st.integers(1, 2),

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -73,9 +73,7 @@ def expected(o: Operands, rule: UpdateRule, alpha: float, keep: float) -> list[t
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: f"{r.direction}-{r.whitens}")
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25)
 @given(
     shapes=st.lists(
         st.lists(st.integers(1, 21), min_size=1, max_size=3).map(tuple), min_size=1, max_size=4

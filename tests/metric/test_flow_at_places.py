@@ -108,7 +108,7 @@ def test_nets_without_streams_have_no_such_places(model: nn.Module) -> None:
     assert not found.spaces.places and not found.ahead
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), normalises=st.booleans(), power=st.integers(0, 12))
 def test_whitenings_are_covariant(seed: int, normalises: bool, power: int) -> None:
     x = torch.randn(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))

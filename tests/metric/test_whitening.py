@@ -21,7 +21,7 @@ def measured(model, x, terms="first"):
     return Geometry(model).measure((x,), terms), dict(model.named_parameters())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     seed=st.integers(0, 10**6),
     rho=st.floats(0, 1),

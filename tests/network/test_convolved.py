@@ -90,7 +90,7 @@ def both(case: Case, x: Tensor, weight: Tensor, y_bar: Tensor) -> tuple[list[Ten
     return found, expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     case=cases(),
     ranges=st.tuples(*[st.tuples(st.integers(-30, 8), st.integers(0, 20))] * 3),

@@ -110,7 +110,7 @@ def both(model: nn.Module, x: Tensor) -> tuple[Kappa, Kappa, Framing]:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     data=st.data(), spatial=st.integers(1, 2), training=st.booleans(), seed=st.integers(0, 10**6)
 )
@@ -170,7 +170,7 @@ def test_a_net_without_images_is_left_alone() -> None:
     assert not Framing(recording.steps, recording.inputs)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     frame=st.builds(Frame, st.integers(0, 6), st.integers(1, 12), st.integers(0, 6)),
     window=st.builds(Window, st.integers(1, 5), st.integers(1, 4), st.integers(0, 4)),

@@ -61,7 +61,7 @@ def assert_right(geometry: Geometry, moving: set[str]) -> None:
             )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     moving=st.sets(st.sampled_from(NAMES), min_size=1),
     training=st.booleans(),

@@ -29,7 +29,7 @@ def whole(
     return loss.view(target.shape) if reduction == "none" else loss
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.lists(st.integers(1, 7), min_size=1, max_size=2),
     classes=st.integers(2, 30),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import grad, vmap
@@ -84,9 +84,7 @@ def assert_near(found: list[Tensor], expected: list[Tensor], relative: float) ->
         )
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60)
 @given(
     rows=st.integers(1, 230),
     inputs=st.sampled_from([1, 2, 7, 16, 33, 107, 109, 230]),

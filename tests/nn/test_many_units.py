@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pathsgd.kernels import rnn_backward
@@ -50,9 +50,7 @@ def modules_and_data(draw: dict[str, Any]) -> tuple[list[torch.nn.RNN], Any]:
     return list(both), make_data(draw)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60)
 @given(draw=cases)
 def test_random_sizes(kernel: str, draw: dict[str, Any]) -> None:
     (theirs, ours), data = modules_and_data(draw)

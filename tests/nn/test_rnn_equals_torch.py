@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
@@ -44,9 +44,7 @@ settings_of_an_rnn = st.fixed_dictionaries(
 )
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150)
 @given(draw=settings_of_an_rnn)
 def test_random_settings(kernel: str, draw: dict[str, Any]) -> None:
     single = draw["dtype"] == torch.float32

@@ -70,7 +70,7 @@ def compare(net: nn.Module, x: Tensor, rtol: float) -> None:
     spread=st.sampled_from([1.0, 100.0, 1e4, 1e9]),
     vocabulary=st.sampled_from([0, 5]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_float32_keeps_to_the_exact_result(hidden, steps, gain, every, spread, vocabulary) -> None:
     compare(*make(hidden, steps, gain, every, spread, vocabulary), rtol=2e-5)
 

@@ -74,7 +74,7 @@ def make(
 @pytest.mark.parametrize("readout", READOUTS)
 @pytest.mark.parametrize("vocabulary", [0, 7])
 @given(steps=st.integers(1, 40), gain=st.sampled_from([0.3, 1.0, 4.0]), bias=st.booleans())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_closed_form_equals_general_route(
     readout: str, vocabulary: int, steps: int, gain: float, bias: bool
 ) -> None:
@@ -174,7 +174,7 @@ def test_other_nets_do_not_match(why: str) -> None:
 @pytest.mark.parametrize("every_step", [False, True])
 @pytest.mark.parametrize("block", [0, 1, 2, 8, 1024])
 @given(hidden=st.integers(1, 12), steps=st.integers(1, 70), gain=st.floats(0.1, 3.0))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_doubling_equals_stepping(
     every_step: bool, block: int, hidden: int, steps: int, gain: float
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+INSTALL = f"no browser; `playwright install chromium`, or install one of {', '.join(NAMES)}"
 
 
 @contextmanager
@@ -22,7 +23,7 @@ def chromium() -> Iterator[Any]:
         own = playwright.chromium.executable_path
         found = own if Path(own).exists() else next(filter(None, map(shutil.which, NAMES)), None)
         if found is None:
-            pytest.skip(f"no browser: `playwright install chromium`, or one of {', '.join(NAMES)}")
+            pytest.skip(INSTALL)
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield browser
         browser.close()

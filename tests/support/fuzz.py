@@ -18,9 +18,7 @@ def fuzzed(share: float, cases_each: int = 1) -> settings:
     """Settings for a test that tries its share of all cases, `cases_each` of them in one example of hypothesis."""
     return settings(
         max_examples=max(1, round(CASES * share / cases_each)),
-        deadline=None,
         suppress_health_check=list(HealthCheck),
-        derandomize="PATHSGD_FUZZ" not in os.environ,  # the same few hundred every time
     )
 
 

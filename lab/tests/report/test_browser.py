@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.report.test_page import EVIL, RESULTS, section
 
 from pathsgd_lab import cli
 from pathsgd_lab.experiments.demo import INTRODUCTION, TITLE, demo_section
 from pathsgd_lab.report.model import FigureData, Series
 from pathsgd_lab.report.page import page
 from support.browser import Visit, chromium
+from support.pages import EVIL, section
+
+RESULTS = Path(__file__).parents[3] / "results"
 
 ALERTS = (
     "<img src=x onerror=alert('image')>",

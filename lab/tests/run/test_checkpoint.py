@@ -53,7 +53,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 @given(TREES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, tree: Any) -> None:
     directory = tmp_path_factory.mktemp("run")
     assert same(checkpoint.read(checkpoint.save(directory, 3, tree)), tree)
@@ -102,7 +102,7 @@ def saved_twice(directory: Path) -> bytes:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_damage_to_the_newest_is_noticed(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

@@ -27,7 +27,7 @@ class LinearNet(SequenceNet):
 
 
 @given(seed=st.integers(0, 1000), scale=st.floats(0.1, 100.0))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_one_step_reaches_the_minimum_of_a_quadratic(seed: int, scale: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     inputs = scale * torch.randn(2, 30, 2, generator=generator, dtype=torch.float64)

@@ -70,7 +70,7 @@ def first_derivative(w: PlainWeights, steps: int, reading: Reading, index: int) 
 @given(
     st.integers(1, 4), st.integers(1, 3), st.integers(1, 2), st.integers(1, 6), st.integers(0, 9)
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_kappa_is_what_the_definition_says(
     reading: Reading, hidden: int, inputs: int, outputs: int, steps: int, seed: int
 ) -> None:

@@ -76,7 +76,7 @@ def specs(draw: st.DrawFn) -> RunSpec:
 
 
 @given(specs())
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=60)
 def test_json_and_command_line_give_the_spec_again(spec: RunSpec) -> None:
     assert spec_from_json(spec_to_json(spec)) == spec
     names, words = flags.split_names(shlex.split(flags.command_of(spec))[2:])
@@ -84,7 +84,7 @@ def test_json_and_command_line_give_the_spec_again(spec: RunSpec) -> None:
 
 
 @given(specs(), specs())
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=60)
 def test_hash_is_equal_exactly_for_equal_runs(a: RunSpec, b: RunSpec) -> None:
     assert (spec_hash(a) == spec_hash(b)) == (a == b)
     assert spec_hash(dataclasses.replace(a, paper_ref="Table 1")) == spec_hash(a)

@@ -295,7 +295,7 @@ def test_record_is_written_and_read_back(tmp_path: Path) -> None:
 @given(
     st.floats(allow_nan=True, allow_infinity=True), st.floats(allow_nan=True, allow_infinity=True)
 )
-@hypothesis_settings(max_examples=30, deadline=None)
+@hypothesis_settings(max_examples=30)
 def test_numbers_that_json_lacks_survive_a_record(
     tmp_path_factory: pytest.TempPathFactory, metric: float, loss: float
 ) -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -30,7 +30,6 @@ from small_tasks import BATCH, random_batch
     beta=st.floats(0.0, 1000.0),
     carried=st.booleans(),
 )
-@settings(deadline=None)
 def test_norm_stabiliser_equals_its_formula(
     steps: int, seed: int, beta: float, carried: bool
 ) -> None:

@@ -128,7 +128,7 @@ def test_path_rules_read_the_net(system: str, task: Task) -> None:
 
 
 @given(size=st.integers(2, 40), seed=st.integers(0, 100))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_np_rnn_has_one_eigenvalue_one_and_the_others_between_zero_and_one(
     size: int, seed: int
 ) -> None:

@@ -30,7 +30,7 @@ def check_adding(batch: Batch, length: int, markers: str) -> None:
     train_size=st.sampled_from([0, 20]),
     seed=st.integers(0, 100),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_two_numbers_are_marked_and_their_sum_is_the_target(
     length: int, batch_size: int, markers: str, train_size: int, seed: int
 ) -> None:
@@ -53,7 +53,7 @@ def test_markers_anywhere_reach_every_pair_of_steps_equally() -> None:
 
 
 @given(lengths=st.lists(st.integers(2, 60), min_size=1, max_size=6), draws=st.integers(1, 5))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_the_length_can_change_between_any_two_batches_and_survives_a_resume(
     lengths: list[int], draws: int
 ) -> None:
@@ -115,7 +115,6 @@ def test_impossible_settings_are_refused() -> None:
 
 
 @given(lag=st.integers(1, 30), batch_size=st.integers(1, 5), seed=st.integers(0, 50))
-@settings(deadline=None)
 def test_copy_asks_for_the_first_ten_symbols_after_the_delimiter(
     lag: int, batch_size: int, seed: int
 ) -> None:

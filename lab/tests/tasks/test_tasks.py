@@ -78,7 +78,7 @@ def test_batches_have_the_declared_shapes(name: str, data: dict[str, TaskData]) 
 
 @pytest.mark.parametrize("name", SMALL)
 @given(seed=st.integers(0, 2**31), before=st.integers(0, 40))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_a_stream_continues_bit_for_bit_from_its_state(
     name: str, seed: int, before: int, data: dict[str, TaskData]
 ) -> None:
@@ -183,7 +183,6 @@ def test_a_detached_state_has_the_same_values_and_no_graph() -> None:
 
 
 @given(count=st.integers(1, 60), data_=st.data(), seed=st.integers(0, 1000))
-@settings(deadline=None)
 def test_shuffled_indices_visit_everything_once_an_epoch(
     count: int, data_: st.DataObject, seed: int
 ) -> None:

@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -19,7 +19,6 @@ from support.data import list_checksums
 
 
 @given(count=st.integers(10, 300), batch_size=st.integers(1, 6), window=st.integers(1, 12))
-@settings(deadline=None)
 def test_training_windows_are_contiguous_rows(count: int, batch_size: int, window: int) -> None:
     text = torch.arange(count, dtype=torch.int32)
     row = (count - 1) // batch_size
@@ -41,7 +40,6 @@ def test_training_windows_are_contiguous_rows(count: int, batch_size: int, windo
 
 
 @given(count=st.integers(2, 300), batch_size=st.integers(1, 8), window=st.integers(1, 12))
-@settings(deadline=None)
 def test_evaluation_predicts_every_symbol_but_the_first_exactly_once(
     count: int, batch_size: int, window: int
 ) -> None:

@@ -68,7 +68,7 @@ def test_gamma_sq_by_paths_equals_gamma_sq_by_nodes(case):
     assert network.gamma_sq_by_nodes(p) > 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=seeds, hidden=st.integers(0, 5), parameters=st.integers(1, 8))
 def test_gamma_sq_by_both_definitions_on_random_graphs(seed, hidden, parameters):
     rng = np.random.default_rng(seed)
@@ -85,7 +85,7 @@ def test_kappa_equals_derivatives_of_the_polynomial_gamma_sq(case):
         np.testing.assert_allclose(found[:, i], expected, rtol=1e-10, atol=1e-11 * size)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=seeds, parameters=st.integers(1, 6))
 def test_kappa_is_the_sum_of_its_terms_and_a_second_derivative_on_random_graphs(seed, parameters):
     rng = np.random.default_rng(seed)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from oracle import SquaredRNN, build, unpack
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     inputs=st.integers(1, 2),
     units=st.integers(1, 3),

@@ -52,7 +52,7 @@ def draw_rescaling(network, rng, decades=2.0):
     return rng.uniform(-1, 1, size=len(basis)) @ basis * decades * np.log(10) / largest
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(drawn=networks, seed=seeds)
 def test_theorem_1_a_feasible_rescaling_changes_neither_function_nor_gamma_sq(drawn, seed):
     network, rng = drawn[0], np.random.default_rng(seed)
@@ -69,7 +69,7 @@ def test_theorem_1_a_feasible_rescaling_changes_neither_function_nor_gamma_sq(dr
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(drawn=networks, seed=seeds, terms=st.sampled_from(["kappa1", "kappa"]))
 def test_theorem_2_a_step_after_rescaling_is_the_rescaling_of_the_step(drawn, seed, terms):
     network, rng = drawn[0], np.random.default_rng(seed)
@@ -101,7 +101,7 @@ def test_a_plain_gradient_step_is_not_invariant():
     assert np.abs(after - before).max() > 1e-2
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     hidden=st.lists(st.integers(1, 3), min_size=1, max_size=2),
     steps=st.integers(1, 4),
@@ -193,7 +193,7 @@ def test_a_weight_used_k_times_on_a_chain_has_kappa_k_times_2k_minus_1(uses):
     assert unpack(layout, network.kappa2(p))["others"].tolist() == [0.0] * (uses + 1)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     drawn=st.one_of(
         st.builds(build.mlp, st.lists(small, min_size=2, max_size=4)),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pathsgd.arithmetic import growth
 from pathsgd.arithmetic.growth import Directions, Map
-from pathsgd.kernels.fallback.follow_directions import iterate
+from pathsgd.kernels.follow_directions import iterate
 from support.device import DEVICE, counting
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pathsgd.kernels import loader
+from pathsgd.kernels import native
 from support.kernels import BACKENDS
 
 
 @pytest.fixture(params=sorted(BACKENDS))
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Name of the kernel in use during the test."""
-    monkeypatch.setattr(loader, "load", lambda: BACKENDS[request.param])
+    monkeypatch.setattr(native, "load", lambda: BACKENDS[request.param])
     return request.param
 
 

@@ -16,8 +16,29 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
 
 from pathsgd import kernels
-from pathsgd.kernels import ADAM, Layout, Needs, Operands, Update, UpdateRule, abi
-from pathsgd.kernels.fallback.follow_directions import Directions, Map
+from pathsgd.kernels import native
+from pathsgd.kernels.correct_direction import correct_direction
+from pathsgd.kernels.cross_entropy import cross_entropy
+from pathsgd.kernels.flow_sides import flow_sides
+from pathsgd.kernels.follow_directions import Directions, Map, follow_directions
+from pathsgd.kernels.layout import Layout
+from pathsgd.kernels.linear_sweep import linear_sweep
+from pathsgd.kernels.mean_log import mean_log
+from pathsgd.kernels.narrow import narrow
+from pathsgd.kernels.plain_sums import plain_sums
+from pathsgd.kernels.rank_one_sum import rank_one_sum
+from pathsgd.kernels.recurrent_gradient import recurrent_gradient
+from pathsgd.kernels.rnn_backward import Needs, rnn_backward
+from pathsgd.kernels.rnn_forward import rnn_forward
+from pathsgd.kernels.row_lengths import row_lengths
+from pathsgd.kernels.spectral_norm import spectral_norm
+from pathsgd.kernels.squared_convolution import Sliding, squared_convolution_backward
+from pathsgd.kernels.squared_products import squared_products
+from pathsgd.kernels.squared_sequences import squared_sequences
+from pathsgd.kernels.squares import squares
+from pathsgd.kernels.stack_sums import stack_sums
+from pathsgd.kernels.update import ADAM, Operands, Update, UpdateRule
+from pathsgd.kernels.whiten import Lines, Whitening, whiten
 from support import device
 
 RULE = UpdateRule(ADAM, betas=(0.9, 0.99), eps=1e-8)
@@ -27,63 +48,57 @@ class Subclass(Tensor):
     """Torch's own behaviour, under another name."""
 
 
-def rnn_forward(x: Tensor, h0: Tensor, w_in: Tensor, w_rec: Tensor) -> Any:
+def call_rnn_forward(x: Tensor, h0: Tensor, w_in: Tensor, w_rec: Tensor) -> Any:
     states, last = torch.zeros_like(x).repeat(1, 1, 2)[..., :4].contiguous(), torch.zeros_like(h0)
-    kernels.rnn_forward(x, h0, [w_in, w_rec], Layout(3, 2), 0, states, last)
+    rnn_forward(x, h0, [w_in, w_rec], Layout(3, 2), 0, states, last)
     return states, last
 
 
-def rnn_backward(
+def call_rnn_backward(
     x: Tensor, h0: Tensor, w_in: Tensor, w_rec: Tensor, states: Tensor, d_states: Tensor
 ) -> Any:
     needs = Needs(True, True, True, True, True)
-    return kernels.rnn_backward(
-        d_states, None, x, h0, states, [w_in, w_rec], Layout(3, 2), 0, needs
-    )
+    return rnn_backward(d_states, None, x, h0, states, [w_in, w_rec], Layout(3, 2), 0, needs)
 
 
-def cross_entropy(rows: Tensor, weight: Tensor, bias: Tensor) -> Any:
+def call_cross_entropy(rows: Tensor, weight: Tensor, bias: Tensor) -> Any:
     target = torch.tensor([0, 2, 1])
-    return kernels.cross_entropy(rows, weight, bias, target, True, -100, 2, (True, True, True))
+    return cross_entropy(rows, weight, bias, target, True, -100, 2, (True, True, True))
 
 
-def plain_sums(
+def call_plain_sums(
     w_in: Tensor, w_rec: Tensor, b_in: Tensor, b_rec: Tensor, w_out: Tensor, b_out: Tensor
 ) -> Any:
-    return kernels.plain_sums(
-        w_in, None, w_rec, [b_in, b_rec], w_out, b_out, 5, True, 0.7, torch.float32
-    )
+    return plain_sums(w_in, None, w_rec, [b_in, b_rec], w_out, b_out, 5, True, 0.7, torch.float32)
 
 
-def stack_sums(
+def call_stack_sums(
     w_in: Tensor, w_rec: Tensor, bias: Tensor, upper: Tensor, w_out: Tensor, b_out: Tensor
 ) -> Any:
     layers = [[(w_in, w_rec, [bias])], [(upper, w_rec, [])]]
-    sums = kernels.stack_sums(layers, w_out, b_out, None, 5, (None,), 0.7, [False], (1e-200, 1e200))
+    sums = stack_sums(layers, w_out, b_out, None, 5, (None,), 0.7, [False], (1e-200, 1e200))
     return sums.cells[1], sums.cells[0][:3], sums.out
 
 
-def rank_one_sum(A: Tensor, before: Tensor, delta: Tensor) -> Any:
-    total = kernels.rank_one_sum(A, before, delta, 1e-3, adjoint=False)
+def call_rank_one_sum(A: Tensor, before: Tensor, delta: Tensor) -> Any:
+    total = rank_one_sum(A, before, delta, 1e-3, adjoint=False)
     assert total is not None
     return total
 
 
-def follow_directions(weight: Tensor, scale: Tensor, rays: Tensor) -> Any:
+def call_follow_directions(weight: Tensor, scale: Tensor, rays: Tensor) -> Any:
     age, mean = torch.zeros(2), torch.zeros(2)
     directions = Directions(rays, age, mean, scale * 0, 2)
-    return kernels.follow_directions(Map(weight, scale), directions), directions.rays
+    return follow_directions(Map(weight, scale), directions), directions.rays
 
 
-def correct_direction(weight: Tensor, scale: Tensor, ray: Tensor, start: Tensor) -> Any:
-    return kernels.correct_direction(Map(weight, scale), ray, start, torch.tensor(2.0), 1.5), weight
+def call_correct_direction(weight: Tensor, scale: Tensor, ray: Tensor, start: Tensor) -> Any:
+    return correct_direction(Map(weight, scale), ray, start, torch.tensor(2.0), 1.5), weight
 
 
-def whiten(kappa: Tensor, out: Tensor, into: Tensor) -> Any:
-    lines = kernels.Lines(
-        3, 4, 1, row_out=torch.tensor([1, 2, 3]), column_into=torch.tensor([4, 3, 2, 1])
-    )
-    return kernels.whiten([kernels.Whitening(kappa, lines)], (out, into), 2.0, torch.float32)
+def call_whiten(kappa: Tensor, out: Tensor, into: Tensor) -> Any:
+    lines = Lines(3, 4, 1, row_out=torch.tensor([1, 2, 3]), column_into=torch.tensor([4, 3, 2, 1]))
+    return whiten([Whitening(kappa, lines)], (out, into), 2.0, torch.float32)
 
 
 @torch.no_grad()
@@ -102,54 +117,60 @@ def rand(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[], Tensor
 
 double = torch.float64
 OPERATIONS: dict[str, tuple[Callable[..., Any], list[Callable[[], Tensor]]]] = {
-    "rnn_forward": (rnn_forward, [rand(3, 2, 3), rand(1, 2, 4), rand(4, 3), rand(4, 4)]),
+    "rnn_forward": (call_rnn_forward, [rand(3, 2, 3), rand(1, 2, 4), rand(4, 3), rand(4, 4)]),
     "rnn_backward": (
-        rnn_backward,
+        call_rnn_backward,
         [rand(3, 2, 3), rand(1, 2, 4), rand(4, 3), rand(4, 4), rand(3, 2, 4), rand(3, 2, 4)],
     ),
     "recurrent_gradient": (
-        lambda dz, states, h0: kernels.recurrent_gradient(dz, states, h0, Layout(3, 2), 0),
+        lambda dz, states, h0: recurrent_gradient(dz, states, h0, Layout(3, 2), 0),
         [rand(6, 4), rand(3, 2, 4), rand(1, 2, 4)],
     ),
-    "cross_entropy": (cross_entropy, [rand(3, 5), rand(4, 5), rand(4)]),
+    "cross_entropy": (call_cross_entropy, [rand(3, 5), rand(4, 5), rand(4)]),
     "squared_sequences": (
-        lambda *t: kernels.squared_sequences(*t, 6, True, 0.7),
+        lambda *t: squared_sequences(*t, 6, True, 0.7),
         [rand(4, 4), rand(4), rand(4)],
     ),
     "squared_products": (
-        kernels.squared_products,
+        squared_products,
         [rand(3, 4), rand(4, dtype=double), rand(3, dtype=double)],
     ),
     "squared_convolution": (
-        lambda *t: kernels.squared_convolution_backward(*t, kernels.Sliding()),
+        lambda *t: squared_convolution_backward(*t, Sliding()),
         [rand(3, 2, 2, 2), rand(2, 4, 4), rand(3, 3, 3)],
     ),
     "flow_sides": (
-        lambda flow, least: kernels.flow_sides(flow, least, 0.25),
+        lambda flow, least: flow_sides(flow, least, 0.25),
         [rand(5, dtype=double), rand(5, dtype=double)],
     ),
     "linear_sweep": (
-        kernels.linear_sweep,
+        linear_sweep,
         [rand(4, 4), rand(3, 2, 4), rand(2, 4), rand(3, dtype=double)],
     ),
     "rank_one_sum": (
-        rank_one_sum,
+        call_rank_one_sum,
         [
             lambda: torch.rand(4, 4, dtype=double) + 0.5,
             rand(20, 4, dtype=double),
             rand(20, 4, dtype=double),
         ],
     ),
-    "mean_log": (kernels.mean_log, [lambda: rand(3, 4)().abs() + 0.1]),
-    "squares": (kernels.squares, [rand(3, 4)]),
-    "narrow": (kernels.narrow, [rand(3, 4, dtype=double)]),
-    "row_lengths": (kernels.row_lengths, [rand(3, 4)] * 2),
-    "plain_sums": (plain_sums, [rand(4, 3), rand(4, 4), rand(4), rand(4), rand(2, 4), rand(2)]),
-    "stack_sums": (stack_sums, [rand(4, 3), rand(4, 4), rand(4), rand(4, 4), rand(2, 4), rand(2)]),
-    "spectral_norm": (lambda m, v: kernels.spectral_norm(m, v, 3), [rand(4, 3), rand(3)]),
-    "whiten": (whiten, [rand(3, 4), rand(5, dtype=double), rand(5, dtype=double)]),
-    "follow_directions": (follow_directions, [rand(4, 4), rand(4), rand(2, 4)]),
-    "correct_direction": (correct_direction, [rand(4, 4), rand(4), rand(4), rand(4)]),
+    "mean_log": (mean_log, [lambda: rand(3, 4)().abs() + 0.1]),
+    "squares": (squares, [rand(3, 4)]),
+    "narrow": (narrow, [rand(3, 4, dtype=double)]),
+    "row_lengths": (row_lengths, [rand(3, 4)] * 2),
+    "plain_sums": (
+        call_plain_sums,
+        [rand(4, 3), rand(4, 4), rand(4), rand(4), rand(2, 4), rand(2)],
+    ),
+    "stack_sums": (
+        call_stack_sums,
+        [rand(4, 3), rand(4, 4), rand(4), rand(4, 4), rand(2, 4), rand(2)],
+    ),
+    "spectral_norm": (lambda m, v: spectral_norm(m, v, 3), [rand(4, 3), rand(3)]),
+    "whiten": (call_whiten, [rand(3, 4), rand(5, dtype=double), rand(5, dtype=double)]),
+    "follow_directions": (call_follow_directions, [rand(4, 4), rand(4), rand(2, 4)]),
+    "correct_direction": (call_correct_direction, [rand(4, 4), rand(4), rand(4), rand(4)]),
     "update": (update, [rand(3, 4)] * 5),
 }
 
@@ -180,18 +201,21 @@ ARGUMENTS = [(name, i) for name, (_, makers) in OPERATIONS.items() for i in rang
 
 def test_no_operation_is_forgotten() -> None:
     folder = Path(kernels.__file__).parent
-    names = {path.stem for path in (folder / "fallback").glob("[a-z]*.py")}
-    assert names == set(OPERATIONS)
-    assert names <= {path.stem for path in folder.glob("*.py")}
-    assert names == {path.stem for path in (folder / "src").glob("*.cpp")} - {"kernel", "threads"}
+    assert set(OPERATIONS) <= {path.stem for path in folder.glob("*.py")}
+    assert set(OPERATIONS) == {path.stem for path in (folder / "src").glob("*.cpp")} - {
+        "kernel",
+        "threads",
+    }
 
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The operations that were asked of the kernel."""
     names: list[str] = []
-    original = abi.call
-    monkeypatch.setattr(abi, "call", lambda name, *a: (names.append(name), original(name, *a))[1])
+    original = native.call
+    monkeypatch.setattr(
+        native, "call", lambda name, *a: (names.append(name), original(name, *a))[1]
+    )
     return names
 
 
@@ -345,7 +369,7 @@ def test_memory_that_was_given_away_is_not_read(called: list[str]) -> None:
     """As FSDP leaves a parameter between two steps: the shape is there, the memory is not."""
     matrix = torch.rand(4, 4)
     matrix.untyped_storage().resize_(0)
-    assert not abi.accepts(matrix)
+    assert not native.accepts(matrix)
 
 
 @pytest.mark.parametrize(
@@ -361,6 +385,6 @@ def test_memory_that_was_given_away_is_not_read(called: list[str]) -> None:
     ],
 )
 def test_an_address_is_given_for_what_was_asked_only(wrong: Tensor, message: str) -> None:
-    assert abi.address(torch.rand(4, 5), torch.float32, 4, 5)
+    assert native.address(torch.rand(4, 5), torch.float32, 4, 5)
     with pytest.raises(ValueError, match=message):
-        abi.address(wrong, torch.float32, 4, 5)
+        native.address(wrong, torch.float32, 4, 5)

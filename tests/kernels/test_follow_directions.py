@@ -8,15 +8,16 @@ import math
 import pytest
 import torch
 
-from pathsgd import kernels
-from pathsgd.kernels.fallback import correct_direction as slow
-from pathsgd.kernels.fallback import follow_directions as fallback
-from pathsgd.kernels.fallback.follow_directions import Directions, Map
+from pathsgd.kernels.correct_direction import by_torch as correct_by_torch
+from pathsgd.kernels.correct_direction import correct_direction
+from pathsgd.kernels.follow_directions import Directions, Map, follow_directions
+from pathsgd.kernels.follow_directions import by_torch as follow_by_torch
+from pathsgd.kernels.native import load
 
 
 @pytest.fixture
 def kernel():
-    if kernels.load().library is None:
+    if load().library is None:
         pytest.skip("no kernel")
 
 
@@ -44,8 +45,8 @@ def test_kernel_and_torch_agree(kernel, units, dtype, leaky, inside):
     directions = Directions.new(f)
     for call in range(13):
         other = copy.deepcopy(directions)
-        rate = kernels.follow_directions(f, directions, renewing=call % 2 == 0)
-        expected = fallback.follow_directions(f, other, renewing=call % 2 == 0)
+        rate = follow_directions(f, directions, renewing=call % 2 == 0)
+        expected = follow_by_torch(f, other, renewing=call % 2 == 0)
         tolerance = 1e-4 if dtype is torch.float32 else 1e-11
         assert float(rate) == pytest.approx(float(expected), rel=tolerance)
         assert directions.started == other.started
@@ -62,7 +63,7 @@ def test_what_was_given_is_left_as_it_is(kernel):
     f = some_map(9, torch.float32, leaky=False, inside=False)
     directions = Directions.new(f)
     rays, before = directions.rays, directions.rays.clone()
-    kernels.follow_directions(f, directions)
+    follow_directions(f, directions)
     assert torch.equal(rays, before) and directions.rays is not rays
 
 
@@ -72,8 +73,8 @@ def test_a_matrix_that_is_a_view_is_read_as_torch_reads_it(kernel):
     directions = Directions.new(turned)
     other = copy.deepcopy(directions)
     for _ in range(6):
-        rate = kernels.follow_directions(turned, directions)
-        expected = fallback.follow_directions(turned, other, renewing=False)
+        rate = follow_directions(turned, directions)
+        expected = follow_by_torch(turned, other, renewing=False)
     assert float(rate) == pytest.approx(float(expected), rel=1e-11)
 
 
@@ -86,11 +87,11 @@ def test_corrections_agree(kernel, units, dtype, leaky, inside):
     before = f.weight.clone()
     directions = Directions.new(f)
     for _ in range(11):
-        rate = kernels.follow_directions(f, directions)
+        rate = follow_directions(f, directions)
     ray, start = directions.rays[0], torch.ones(units, dtype=dtype)
     cap = 0.8 * float(rate)
-    left = kernels.correct_direction(f, ray, start, rate, cap)
-    expected = slow.correct_direction(other, ray, start, rate, cap)
+    left = correct_direction(f, ray, start, rate, cap)
+    expected = correct_by_torch(other, ray, start, rate, cap)
     tolerance = 1e-4 if dtype is torch.float32 else 1e-11
     assert torch.allclose(f.weight, other.weight, rtol=tolerance, atol=tolerance)
     assert torch.allclose(left, expected, rtol=tolerance, atol=tolerance)
@@ -102,5 +103,5 @@ def test_what_is_not_above_is_not_corrected(kernel):
     f = some_map(5, torch.float32, leaky=False, inside=False)
     before, ones = f.weight.clone(), torch.ones(5)
     for rate in (1.0, 0.5, math.nan, math.inf):
-        assert torch.equal(kernels.correct_direction(f, ones, ones, torch.tensor(rate), 1.0), ones)
+        assert torch.equal(correct_direction(f, ones, ones, torch.tensor(rate), 1.0), ones)
     assert torch.equal(f.weight, before)

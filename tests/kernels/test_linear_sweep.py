@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pathsgd.kernels import linear_sweep
+from pathsgd.kernels.linear_sweep import linear_sweep
 
 
 def step_by_step(

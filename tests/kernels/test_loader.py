@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import pathsgd.nn
-from pathsgd.kernels import loader
+from pathsgd.kernels import native
 
 ALL_BUILT = {"generic": "", "avx2": "", "avx512": ""}
 NONE_BUILT = dict.fromkeys(ALL_BUILT, "no compiler")
@@ -33,7 +33,7 @@ NONE_BUILT = dict.fromkeys(ALL_BUILT, "no compiler")
     ],
 )
 def test_choice(forced: str | None, level: int, built: dict[str, str], name: str) -> None:
-    chosen, reason = loader.choose(forced, level, built)
+    chosen, reason = native.choose(forced, level, built)
     assert chosen == name and reason
 
 
@@ -49,7 +49,7 @@ def test_impossible_choices_are_refused(
     forced: str, level: int, built: dict[str, str], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        loader.choose(forced, level, built)
+        native.choose(forced, level, built)
 
 
 PROGRAM = """
@@ -71,7 +71,7 @@ def test_the_environment_variable_decides(forced: str) -> None:
         text=True,
         timeout=120,
     )
-    generic = loader._open("kernel_generic")[0]
+    generic = native._open("kernel_generic")[0]
     if forced == "0" or (forced == "generic" and generic is not None):
         torch.manual_seed(0)
         rnn = torch.nn.RNN(2, 9, nonlinearity="relu")
@@ -84,17 +84,17 @@ def test_the_environment_variable_decides(forced: str) -> None:
 
 
 def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "INTERFACE_VERSION", -1)
-    library, problem = loader._open("kernel_generic")
+    monkeypatch.setattr(native, "INTERFACE_VERSION", -1)
+    library, problem = native._open("kernel_generic")
     assert library is None and problem
 
 
 def test_a_missing_thread_library_means_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = loader._open
+    original = native._open
     monkeypatch.setattr(
-        loader, "_open", lambda name: (None, "gone") if name == "threads" else original(name)
+        native, "_open", lambda name: (None, "gone") if name == "threads" else original(name)
     )
-    backend = loader.load.__wrapped__().backend
+    backend = native.load.__wrapped__().backend
     assert backend.name == pathsgd.nn.backend().name
     assert backend.name == "torch" or (not backend.threaded and "gone" in str(backend))
 
@@ -130,7 +130,7 @@ def gradients(threads: int) -> list[torch.Tensor]:
 
 def test_fewer_threads_may_arrive_than_were_asked_for() -> None:
     """The sums of threads that never came count as zero."""
-    library, expected = loader.load().library, gradients(1)
+    library, expected = native.load().library, gradients(1)
     body_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
     asked: list[int] = []
 
@@ -148,7 +148,7 @@ def test_fewer_threads_may_arrive_than_were_asked_for() -> None:
         found = gradients(4)
     finally:
         library.pathsgd_set_thread_runner(None)
-        loader.load.__wrapped__()
+        native.load.__wrapped__()
     assert asked == [4, 4]
     torch.testing.assert_close(found, expected)
 

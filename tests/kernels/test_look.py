@@ -8,15 +8,15 @@ import math
 import pytest
 import torch
 
-from pathsgd import kernels
 from pathsgd.arithmetic.growth import bound_, ripe_directions
-from pathsgd.kernels.fallback.follow_directions import Map
+from pathsgd.kernels.follow_directions import Map
 from pathsgd.kernels.look import Look
+from pathsgd.kernels.native import load
 
 
 @pytest.fixture(autouse=True)
 def kernel():
-    if kernels.load().library is None:
+    if load().library is None:
         pytest.skip("no kernel")
 
 

@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pathsgd.kernels import mean_log, narrow, row_lengths, squares
+from pathsgd.kernels.mean_log import mean_log
+from pathsgd.kernels.narrow import narrow
+from pathsgd.kernels.row_lengths import row_lengths
+from pathsgd.kernels.squares import squares
 
 TINY = torch.finfo(torch.float32).tiny
 quick = settings(max_examples=40)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pathsgd.kernels import Lines, Outer, Whitening, dense, whiten, whiten_and_keep
+from pathsgd.kernels.whiten import Lines, Outer, Whitening, dense, whiten, whiten_and_keep
 
 
 def mean_log(values: torch.Tensor) -> float:

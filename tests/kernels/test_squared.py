@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pathsgd.kernels import plain_sums, squared_products, squared_sequences
+from pathsgd.kernels.plain_sums import plain_sums
+from pathsgd.kernels.squared_products import squared_products
+from pathsgd.kernels.squared_sequences import squared_sequences
 
 KINDS = [
     (torch.float32, torch.float32),

@@ -11,7 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pathsgd.kernels import Sliding, squared_convolution, squared_convolution_backward
+from pathsgd.kernels.squared_convolution import (
+    Sliding,
+    squared_convolution,
+    squared_convolution_backward,
+)
 
 RIGHT = {torch.float32: {"rtol": 5e-6, "atol": 0.0}, torch.float64: {"rtol": 1e-13, "atol": 0.0}}
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))

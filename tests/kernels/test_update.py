@@ -10,16 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pathsgd.kernels import (
-    ADAM,
-    GRADIENT,
-    MOMENTUM,
-    NESTEROV,
-    Operands,
-    Update,
-    UpdateRule,
-    spectral_norm,
-)
+from pathsgd.kernels.spectral_norm import spectral_norm
+from pathsgd.kernels.update import ADAM, GRADIENT, MOMENTUM, NESTEROV, Operands, Update, UpdateRule
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-13}
 RULES = [

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import Lines, Outer, Whitening, whiten
+from pathsgd.kernels.whiten import Lines, Outer, Whitening, whiten
 
 NODES = torch.tensor([1, 2, 3, 4, 5, 6, 7])
 LINES = {

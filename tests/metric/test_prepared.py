@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import pathsgd
-from pathsgd import kernels
-from pathsgd.kernels import Outer, dense
+from pathsgd.kernels.native import load
+from pathsgd.kernels.whiten import Lines, Outer, Whitening, dense, whiten_and_keep
 from pathsgd.metric.choice import PAPER, Metric
 from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.whitening import whitenings
@@ -45,7 +45,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 }
 
 
-@pytest.mark.skipif(kernels.load().library is None, reason="torch prepares nothing")
+@pytest.mark.skipif(load().library is None, reason="torch prepares nothing")
 @pytest.mark.parametrize(
     "metric", [Metric(), Metric(0.3), PAPER], ids=["relative", "between", "paper"]
 )
@@ -73,7 +73,7 @@ def test_it_serves_again(kind: str, metric: Metric, seed: int) -> None:
                 p.mul_(torch.rand_like(p) + 0.5)
 
 
-@pytest.mark.skipif(kernels.load().library is None, reason="torch prepares nothing")
+@pytest.mark.skipif(load().library is None, reason="torch prepares nothing")
 def test_another_net_is_not_served() -> None:
     model, x = mlp(), torch.rand(4, 3)
     parameters = dict(model.named_parameters())
@@ -87,13 +87,11 @@ def test_another_net_is_not_served() -> None:
     )
 
 
-@pytest.mark.skipif(kernels.load().library is None, reason="torch prepares nothing")
+@pytest.mark.skipif(load().library is None, reason="torch prepares nothing")
 def test_the_border_looks_at_every_kappa_again() -> None:
-    lines = kernels.Lines(3, 4)
+    lines = Lines(3, 4)
     kappa = torch.rand(3, 4, dtype=torch.float64) + 1
-    _, call, _ = kernels.whiten_and_keep(
-        [kernels.Whitening(kappa, lines)], None, 1.0, torch.float32
-    )
+    _, call, _ = whiten_and_keep([Whitening(kappa, lines)], None, 1.0, torch.float32)
     assert call is not None
     sides = torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
     assert call.serves([kappa + 1], None)
@@ -120,5 +118,5 @@ def test_an_optimiser_works_on_the_same_tensors_at_every_step() -> None:
             model(x).square().mean().backward()
             optimizer.step()
             now = {n: optimizer.state[p]["whitening"] for n, p in model.named_parameters()}
-            assert k < 2 or kernels.load().library is None or all(now[n] is kept[n] for n in now)
+            assert k < 2 or load().library is None or all(now[n] is kept[n] for n in now)
             kept = now

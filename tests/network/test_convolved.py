@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pathsgd.arithmetic.scaled import Scaled, no_scale
-from pathsgd.kernels import Sliding
+from pathsgd.kernels.squared_convolution import Sliding
 from pathsgd.network import convolved as kernels
 from pathsgd.network.convolved import Kernel
 

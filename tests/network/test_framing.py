@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from pathsgd.arithmetic.scaled import Scaled, no_scale
-from pathsgd.kernels import dense
+from pathsgd.kernels.whiten import dense
 from pathsgd.metric.geometry import Geometry
 from pathsgd.network.framed import Frame, Framed, Window, constant
 from pathsgd.network.framing import Framing

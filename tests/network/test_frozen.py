@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import pathsgd
 from pathsgd import Metric
-from pathsgd.kernels import dense
+from pathsgd.kernels.whiten import dense
 from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.whitening import whitenings
 from pathsgd.network import squared

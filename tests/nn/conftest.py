@@ -7,21 +7,21 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pathsgd.kernels import loader
+from pathsgd.kernels import native
 from support.kernels import BACKENDS, NATIVE
 
 
 @pytest.fixture(params=sorted(BACKENDS))
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Name of the kernel in use during the test."""
-    monkeypatch.setattr(loader, "load", lambda: BACKENDS[request.param])
+    monkeypatch.setattr(native, "load", lambda: BACKENDS[request.param])
     return request.param
 
 
 @pytest.fixture(params=NATIVE)
 def native_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The same without the fallback, for what torch does in ways of its own."""
-    monkeypatch.setattr(loader, "load", lambda: BACKENDS[request.param])
+    monkeypatch.setattr(native, "load", lambda: BACKENDS[request.param])
     return request.param
 
 

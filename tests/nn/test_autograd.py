@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.gradcheck import gradcheck, gradgradcheck
 
 import pathsgd.nn
-from pathsgd.kernels import Layout
+from pathsgd.kernels.layout import Layout
 from pathsgd.nn.layer import ReluLayer
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import grad, vmap
 
+from pathsgd.kernels import cross_entropy
 from pathsgd.nn import linear_cross_entropy
 from pathsgd.nn.loss import LinearCrossEntropy
 
@@ -23,7 +23,7 @@ RELATIVE = {torch.float32: 1e-5, torch.float64: 1e-10}
 @pytest.fixture(autouse=True)
 def few_classes_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that small problems reach the kernel with any number of threads."""
-    monkeypatch.setattr(sys.modules["pathsgd.kernels.cross_entropy"], "CLASSES_PER_THREAD", 1)
+    monkeypatch.setattr(cross_entropy, "CLASSES_PER_THREAD", 1)
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_only_the_gradients_that_are_needed(needed: int, monkeypatch: pytest.Mon
     asked = []
     original = cross_entropy.cross_entropy
     monkeypatch.setattr(
-        "pathsgd.kernels.cross_entropy", lambda *a: (asked.append(a[-1]), original(*a))[1]
+        "pathsgd.nn.loss.cross_entropy", lambda *a: (asked.append(a[-1]), original(*a))[1]
     )
     *tensors, target = problem(6, 4, 9)
     for i, tensor in enumerate(tensors):
@@ -315,6 +315,6 @@ def test_transforms_get_torchs(applied: list[int]) -> None:
 def test_few_classes_are_shared_out_by_torch(
     applied: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["pathsgd.kernels.cross_entropy"], "CLASSES_PER_THREAD", 5)
+    monkeypatch.setattr(cross_entropy, "CLASSES_PER_THREAD", 5)
     linear_cross_entropy(*problem(6, 4, 9))
     assert not applied

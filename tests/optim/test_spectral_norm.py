@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from pathsgd.kernels import spectral_norm
+from pathsgd.kernels.spectral_norm import spectral_norm
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pathsgd import Metric
 from pathsgd.arithmetic.perron import perron_root
-from pathsgd.kernels import loader
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback.squared_sequences import constant_input_states
 from pathsgd.metric.geometry import Geometry, measure
 from pathsgd.metric.whitening import inverse_metric, path_flow
@@ -197,7 +197,7 @@ def test_native_and_torch_sequences_agree(
     torch.manual_seed(0)
     weight, u, v = (torch.randn(*s, dtype=torch.double) for s in ((37, 37), (37,), (37,)))
     ours = sequences(weight, u.square(), v.square(), 50, every_step=every_step)
-    monkeypatch.setattr(loader, "load", lambda: BACKENDS["torch"])
+    monkeypatch.setattr(native, "load", lambda: BACKENDS["torch"])
     fallback = sequences(weight, u.square(), v.square(), 50, every_step=every_step)
     for a, b in zip(ours[:2], fallback[:2]):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=0)

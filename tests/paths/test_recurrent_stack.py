@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import pathsgd
-from pathsgd.kernels import dense
+from pathsgd.kernels.whiten import dense
 from pathsgd.metric.choice import Metric
 from pathsgd.metric.geometry import Geometry, measure
 from pathsgd.metric.whitening import path_flow, whitenings

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pathsgd.kernels import loader
+from pathsgd.kernels import native
 
 
-def _available() -> dict[str, loader.Loaded]:
-    found = {"torch": loader.Loaded(loader.Backend("torch", True, "test"), None)}
-    generic = loader._open("kernel_generic")[0]
+def _available() -> dict[str, native.Loaded]:
+    found = {"torch": native.Loaded(native.Backend("torch", True, "test"), None)}
+    generic = native._open("kernel_generic")[0]
     level = generic.pathsgd_processor_level() if generic is not None else -1
-    for name in loader.KERNELS[: level + 1]:
-        library, problem = loader._open(f"kernel_{name}")
-        if not problem and not loader._lend_threads(library):
-            found[name] = loader.Loaded(loader.Backend(name, True, "test"), library)
+    for name in native.KERNELS[: level + 1]:
+        library, problem = native._open(f"kernel_{name}")
+        if not problem and not native._lend_threads(library):
+            found[name] = native.Loaded(native.Backend(name, True, "test"), library)
     return found
 
 

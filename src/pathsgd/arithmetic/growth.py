@@ -40,8 +40,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import correct_direction, follow_directions
-from pathsgd.kernels.fallback.follow_directions import ITERATIONS, RIPE, Directions, Map, positive
+from pathsgd.kernels.correct_direction import correct_direction
+from pathsgd.kernels.follow_directions import (
+    ITERATIONS,
+    RIPE,
+    Directions,
+    Map,
+    follow_directions,
+    positive,
+)
 
 __all__ = [
     "Directions",

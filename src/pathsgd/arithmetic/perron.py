@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor
 
-from pathsgd.kernels import linear_sweep
+from pathsgd.kernels.linear_sweep import linear_sweep
 
 
 def perron_root(A: Tensor, u: Tensor, v: Tensor, iterations: int = 8) -> float:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pathsgd.arithmetic.perron import log_growth
 from pathsgd.arithmetic.scaled import Scaled, no_scale, postpone
-from pathsgd.kernels import linear_sweep
+from pathsgd.kernels.linear_sweep import linear_sweep
 
 # Mantissas between these bounds multiply with one another and with weights inside float64's range.
 _SMALL, _LARGE = 1e-140, 1e140

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pathsgd.arithmetic.near_identity import near_identity_sum
-from pathsgd.kernels import rank_one_sum
+from pathsgd.kernels.rank_one_sum import rank_one_sum
 
 
 def second_order_sum(

@@ -8,12 +8,12 @@ import math
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import abi
-from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
-from pathsgd.kernels.fallback import correct_direction as fallback
-from pathsgd.kernels.fallback.correct_direction import CONDITION
-from pathsgd.kernels.fallback.follow_directions import ITERATIONS, Map
-from pathsgd.kernels.follow_directions import coefficients
+from pathsgd.kernels import native
+from pathsgd.kernels.follow_directions import ITERATIONS, Map, coefficients, positive
+from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
+
+CONDITION = 30.0
+"""Largest |l| |r| / (l . r) at which a left vector is used."""
 
 
 class CorrectDirectionCall(ctypes.Structure):
@@ -31,11 +31,11 @@ def correct_direction(f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: flo
     """
     dtype, units = f.weight.dtype, len(f.scale)
     if (
-        dtype not in abi.C_TYPES
+        dtype not in native.C_TYPES
         or not f.weight.is_contiguous()
-        or not abi.accepts(f.weight, f.scale, ray, start, rate)
+        or not native.accepts(f.weight, f.scale, ray, start, rate)
     ):
-        return fallback.correct_direction(f, ray, start, rate, cap)
+        return by_torch(f, ray, start, rate, cap)
     found = float(rate)
     if not cap < found < math.inf:
         return start
@@ -46,5 +46,27 @@ def correct_direction(f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: flo
         address(keep, dtype, units), address(gain, dtype, units), address(ray.contiguous(), dtype, units),
         address(left, dtype, units), 1 - cap / found, CONDITION,
     )  # fmt: skip
-    abi.call("correct_direction", arguments, dtype)
+    native.call("correct_direction", arguments, dtype)
     return left
+
+
+def by_torch(f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: float) -> Tensor:
+    """`correct_direction` in torch alone."""
+    left = _left_vector(f, ray, start)
+    above = (rate > cap) & rate.isfinite()
+    factor = torch.where(above, (1 - cap / rate) / (left @ ray), 0.0)
+    image = torch.where(above, f(ray[None])[0] / f.gain, 0.0) * f.scale
+    f.weight.sub_(torch.outer(factor * image, left / f.scale))
+    return torch.where(above, left, start)
+
+
+def _left_vector(f: Map, ray: Tensor, start: Tensor) -> Tensor:
+    """l of a direction, zero outside its support, with l . r > 0; r itself where there is none near enough."""
+    support = ray > 0
+    left = torch.where(support, start, 0.0)
+    for _ in range(ITERATIONS):
+        left = torch.where(support, f.back(left), 0.0)
+        left = left / positive(left.norm())
+    left = left * torch.where(left @ ray < 0, -1.0, 1.0)
+    near = CONDITION * (left @ ray) >= left.norm() * ray.norm()
+    return torch.where(near & (left @ ray > 0), left, ray)

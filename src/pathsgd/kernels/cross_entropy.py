@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import abi, loader
-from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback import cross_entropy as fallback
+from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
 CLASSES_PER_THREAD = 384
 """The kernel shares out classes: with several threads and fewer of them than this for each, torch does better."""
@@ -35,8 +35,8 @@ class CrossEntropy(NamedTuple):
 
 def can_compute_cross_entropy(classes: int) -> bool:
     """Whether there is a kernel and it is the best choice for this many classes."""
-    threads = loader.thread_count()
-    return loader.library() is not None and (
+    threads = native.thread_count()
+    return native.library() is not None and (
         threads == 1 or classes >= CLASSES_PER_THREAD * threads
     )
 
@@ -56,7 +56,7 @@ def cross_entropy(
     rows (R, I), weight (C, I), bias (C) or None, target (R) int64; chunk: rows of logits held at a time; needs: which
     gradients of rows, weight and bias are wanted. A target that is no class raises an IndexError.
     """
-    if rows.dtype not in abi.C_TYPES or not abi.accepts(rows, weight, bias, target):
+    if rows.dtype not in native.C_TYPES or not native.accepts(rows, weight, bias, target):
         return CrossEntropy(
             *fallback.cross_entropy(rows, weight, bias, target, mean, ignore_index, chunk, needs)
         )
@@ -68,14 +68,14 @@ def cross_entropy(
     (count, inputs), classes, dtype = rows.shape, weight.shape[0], rows.dtype
     shapes = (count, inputs), (classes, inputs), (classes,)
     arguments = CrossEntropyCall(
-        *(count, inputs, classes, loader.thread_count(), min(chunk, count), ignore_index, mean),
+        *(count, inputs, classes, native.thread_count(), min(chunk, count), ignore_index, mean),
         *(address(t, dtype, *shape) for t, shape in zip(given, shapes)),
         address(target, torch.int64, count),
         *(address(t, dtype, *shape) for t, shape in zip(wanted, shapes)),
     )
     try:
-        abi.call("cross_entropy", arguments, dtype)
-    except abi.NoSuchClassError:
+        native.call("cross_entropy", arguments, dtype)
+    except native.NoSuchClassError:
         wrong = target[(target != ignore_index) & ((target < 0) | (target >= classes))][0]
         raise IndexError(f"Target {int(wrong)} is out of bounds.") from None  # in torch's words
     return CrossEntropy(rows.new_tensor(arguments.loss), *wanted)

@@ -7,9 +7,9 @@ import ctypes
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import abi
-from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback import flow_sides as fallback
+from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
 
 class FlowSidesCall(ctypes.Structure):
@@ -23,10 +23,10 @@ def flow_sides(flow: Tensor, least: Tensor, exponent: float) -> tuple[Tensor, Te
 
     flow: path flow through every node, float64. least: its lower bound.
     """
-    if flow.dtype is not torch.float64 or not abi.accepts(flow, least):
+    if flow.dtype is not torch.float64 or not native.accepts(flow, least):
         return fallback.flow_sides(flow, least, exponent)
     flow, least, count = flow.detach().contiguous(), least.detach().contiguous(), flow.numel()
     out, into = torch.empty_like(flow), torch.empty_like(flow)
     places = (address(t, torch.float64, count) for t in (flow, least, out, into))
-    abi.call("flow_sides", FlowSidesCall(count, *places, exponent), torch.float64)
+    native.call("flow_sides", FlowSidesCall(count, *places, exponent), torch.float64)
     return out, into

@@ -1,23 +1,97 @@
-"""The growth of several directions under a recurrent map, followed from call to call."""
+"""The growth of several directions under a recurrent map h -> keep h + gain relu(W h), followed from call to call."""
 
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import abi
-from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
-from pathsgd.kernels.fallback import follow_directions as fallback
-from pathsgd.kernels.fallback.follow_directions import (
-    ITERATIONS,
-    MEMORY,
-    RIPE,
-    SETTLE,
-    Directions,
-    Map,
-)
+from pathsgd.kernels import native
+from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
+
+STARTS = 6
+"""Directions that are followed at a time."""
+ITERATIONS = 8
+"""Of each in one call."""
+SETTLE = 40
+"""Iterations of a start whose growth is not looked at."""
+RIPE = 80
+"""Iterations after which a start counts."""
+MEMORY = 40
+"""Iterations over which the growth of a direction is averaged."""
+
+
+@dataclass(frozen=True)
+class Map:
+    """One recurrent map h -> keep * h + gain * relu(W h). Rays are states in balanced coordinates, h / scale.
+
+    weight: (H, H); scale: (H,), positive; keep, gain: numbers, or one for each unit (H,).
+    inside: relu(keep * h + gain * W h) instead.
+    """
+
+    weight: Tensor
+    scale: Tensor
+    keep: Tensor | float = 0.0
+    gain: Tensor | float = 1.0
+    inside: bool = False
+
+    def __call__(self, rays: Tensor) -> Tensor:
+        """F of every row of `rays` (K, H)."""
+        through = ((rays * self.scale) @ self.weight.t()) / self.scale
+        if self.inside:
+            return (self.keep * rays + self.gain * through).clamp(min=0)
+        return self.keep * rays + self.gain * through.clamp(min=0)
+
+    def back(self, left: Tensor) -> Tensor:
+        """The transposed map, without its ReLU, of a covector (H,)."""
+        return self.keep * left + ((self.gain * left / self.scale) @ self.weight) * self.scale
+
+    def start(self, number: int) -> Tensor:
+        """A ray with about half of its units, others for every number."""
+        return self.starts(number, number + 1)[0]
+
+    def starts(self, first: int, end: int) -> Tensor:
+        """The rays of some numbers, (end - first, H)."""
+        n = torch.arange(1, len(self.scale) + 1, device=self.scale.device)
+        odd = 2 * torch.arange(first, end, device=self.scale.device)[:, None] + 1
+        mixed = n * odd % 2147483648 * 2654435761
+        chosen = (mixed >> 20) % 2 == 1
+        chosen = chosen | ~chosen.any(1, keepdim=True)
+        return chosen.to(self.scale.dtype) / chosen.sum(1, keepdim=True)
+
+
+@dataclass
+class Directions:
+    """Directions that are followed from call to call, those that grow most first.
+
+    rays: (K, H); age: (K,), iterations since each was started; mean: (K,), of their log growth; left: (H,), where l
+    starts from; started: how many there have been.
+    """
+
+    rays: Tensor
+    age: Tensor
+    mean: Tensor
+    left: Tensor
+    started: int
+
+    @staticmethod
+    def new(f: Map, count: int = STARTS) -> Directions:
+        rays = f.starts(0, count)
+        zero = torch.zeros_like(rays[:, 0])
+        return Directions(rays, zero, zero.clone(), torch.ones_like(f.scale), count)
+
+
+def iterate(f: Map, rays: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    """The rays (K, H) after so many iterations, each of sum 1, and their log growth in every one (iterations, K)."""
+    logs = []
+    for _ in range(iterations):
+        image = f(rays)
+        length = positive(image.sum(1))
+        logs.append(length.log())
+        rays = image / length[:, None]
+    return rays, torch.stack(logs)
 
 
 class FollowDirectionsCall(ctypes.Structure):
@@ -37,8 +111,8 @@ def follow_directions(f: Map, directions: Directions, *, renewing: bool = False)
     """
     dtype, units = f.weight.dtype, len(f.scale)
     kept = directions.rays, directions.age, directions.mean
-    if dtype not in abi.C_TYPES or not abi.accepts(f.weight, f.scale, *kept):
-        return fallback.follow_directions(f, directions, renewing=renewing)
+    if dtype not in native.C_TYPES or not native.accepts(f.weight, f.scale, *kept):
+        return by_torch(f, directions, renewing=renewing)
     weight, count = f.weight.contiguous(), len(directions.age)
     rays, age, mean = (t.clone(memory_format=torch.contiguous_format) for t in kept)
     keep, gain = coefficients(f)
@@ -48,7 +122,7 @@ def follow_directions(f: Map, directions: Directions, *, renewing: bool = False)
         address(keep, dtype, units), address(gain, dtype, units),
         address(rays, dtype, count, units), address(age, dtype, count), address(mean, dtype, count), 0.0,
     )  # fmt: skip
-    abi.call("follow_directions", arguments, dtype)
+    native.call("follow_directions", arguments, dtype)
     directions.rays, directions.age, directions.mean = rays, age, mean
     directions.started = arguments.started
     return torch.tensor(arguments.rate, dtype=dtype)
@@ -62,3 +136,36 @@ def coefficients(f: Map) -> tuple[Tensor | None, Tensor | None]:
         torch.as_tensor(c).to(f.scale).expand(f.scale.shape).contiguous() for c in (f.keep, f.gain)
     )
     return keep, gain
+
+
+def by_torch(f: Map, directions: Directions, *, renewing: bool) -> Tensor:
+    """`follow_directions` in torch alone."""
+    if renewing:
+        _renew(f, directions)
+    rays, logs = iterate(f, directions.rays, ITERATIONS)
+    alive = (rays > 0).any(1)
+    age = torch.where(alive, directions.age + ITERATIONS, 0.0)
+    ripe = age >= RIPE
+    weight = ITERATIONS / (age - SETTLE).clamp(ITERATIONS, MEMORY)
+    mean = torch.where(alive, directions.mean + weight * (logs.mean(0) - directions.mean), 0.0)
+    rates = torch.where(ripe, torch.minimum(mean, logs[ITERATIONS // 2 :].mean(0)).exp(), 0.0)
+    order = torch.where(ripe, rates, age - 2 * RIPE).argsort(descending=True, stable=True)
+    directions.rays = torch.where(alive[:, None], rays, f.start(directions.started))[order]
+    directions.age, directions.mean = age[order], mean[order]
+    directions.started += 1
+    return rates.amax()
+
+
+def _renew(f: Map, directions: Directions) -> None:
+    """Start the slowest of the ripe directions anew if half of all are ripe, so that new ones are always looked at."""
+    ripe = directions.age >= RIPE
+    last = ripe.sum() - 1
+    slowest = (torch.arange(len(ripe), device=ripe.device) == last) & (2 * last >= len(ripe))
+    directions.rays = torch.where(slowest[:, None], f.start(directions.started), directions.rays)
+    directions.age = torch.where(slowest, 0.0, directions.age)
+    directions.started += 1
+
+
+def positive(x: Tensor) -> Tensor:
+    """x, at least the smallest normal number: safe to divide by."""
+    return x.clamp(min=torch.finfo(x.dtype).tiny)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import loader
-from pathsgd.kernels.abi import INT, POINTER, address, fields
+from pathsgd.kernels import native
+from pathsgd.kernels.native import INT, POINTER, address, fields
 
 
 class Shape(ctypes.Structure):
@@ -51,7 +51,7 @@ class Layout(NamedTuple):
         """What the kernel is told about this layout and one direction of a layer."""
         starts = address(self.starts, torch.int64, self.steps + 1)
         return Shape(
-            self.steps, self.batch, hidden, inputs, direction, loader.thread_count(), starts
+            self.steps, self.batch, hidden, inputs, direction, native.thread_count(), starts
         )
 
 

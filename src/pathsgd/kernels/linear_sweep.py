@@ -7,9 +7,9 @@ import ctypes
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import abi
-from pathsgd.kernels.abi import INT, POINTER, address, fields
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback import linear_sweep as fallback
+from pathsgd.kernels.native import INT, POINTER, address, fields
 
 
 class LinearSweepCall(ctypes.Structure):
@@ -44,8 +44,8 @@ def linear_sweep(
     A, u = A.detach(), u.detach()
     dtype, tensors = u.dtype, [A, u] if start is None else [A, u, start]
     if (
-        dtype not in abi.C_TYPES
-        or not abi.accepts(*tensors, ratios)
+        dtype not in native.C_TYPES
+        or not native.accepts(*tensors, ratios)
         or any(t.dtype is not dtype for t in tensors)
     ):
         return fallback.linear_sweep(A, u, start, ratios, backwards=backwards)
@@ -61,5 +61,5 @@ def linear_sweep(
         address(ratios, torch.float64, steps),
         address(m, dtype, steps, rows, hidden),
     )
-    abi.call("linear_sweep", arguments, dtype)
+    native.call("linear_sweep", arguments, dtype)
     return m

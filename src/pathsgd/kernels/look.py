@@ -12,19 +12,19 @@ import math
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import abi
-from pathsgd.kernels.abi import address
-from pathsgd.kernels.correct_direction import CorrectDirectionCall
-from pathsgd.kernels.fallback.correct_direction import CONDITION
-from pathsgd.kernels.fallback.follow_directions import (
+from pathsgd.kernels import native
+from pathsgd.kernels.correct_direction import CONDITION, CorrectDirectionCall
+from pathsgd.kernels.follow_directions import (
     ITERATIONS,
     MEMORY,
     RIPE,
     SETTLE,
     Directions,
+    FollowDirectionsCall,
     Map,
+    coefficients,
 )
-from pathsgd.kernels.follow_directions import FollowDirectionsCall, coefficients
+from pathsgd.kernels.native import address
 
 _NUMBERS: dict[torch.dtype, type[ctypes.c_float] | type[ctypes.c_double]] = {
     torch.float32: ctypes.c_float,
@@ -65,7 +65,9 @@ class Look:
         """A look at this map, where the kernel can have one."""
         tensors = f.weight, f.scale, *_tensors(directions)
         possible = (
-            f.weight.dtype in abi.C_TYPES and f.weight.is_contiguous() and abi.accepts(*tensors)
+            f.weight.dtype in native.C_TYPES
+            and f.weight.is_contiguous()
+            and native.accepts(*tensors)
         )
         return Look(f, directions) if possible else None
 
@@ -81,7 +83,7 @@ class Look:
 
     def bound(self, cap: float) -> float:
         """The largest growth rate; where it is above `cap`, the matrix is corrected in place."""
-        abi.call("follow_directions", self._follow, self._dtype)
+        native.call("follow_directions", self._follow, self._dtype)
         self.directions.started = self._follow.started
         self._rate.value = (
             self._follow.rate
@@ -89,7 +91,7 @@ class Look:
         rate: float = self._rate.value
         if cap < rate < math.inf:
             self._correct.share = 1 - cap / rate
-            abi.call("correct_direction", self._correct, self._dtype)
+            native.call("correct_direction", self._correct, self._dtype)
             self._fastest.value -= math.log(rate / cap)
         return rate
 

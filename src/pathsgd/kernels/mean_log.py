@@ -6,9 +6,9 @@ import ctypes
 
 from torch import Tensor
 
-from pathsgd.kernels import abi, loader
-from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback import mean_log as fallback
+from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
 
 class MeanLogCall(ctypes.Structure):
@@ -18,10 +18,14 @@ class MeanLogCall(ctypes.Structure):
 def mean_log(values: Tensor) -> float:
     """The mean of the logarithms of numbers, in float64; -inf where one is zero, NaN where one is negative."""
     values = values.detach()
-    if values.dtype not in abi.C_TYPES or not abi.accepts(values) or not values.is_contiguous():
+    if (
+        values.dtype not in native.C_TYPES
+        or not native.accepts(values)
+        or not values.is_contiguous()
+    ):
         return fallback.mean_log(values)
     arguments = MeanLogCall(
-        values.numel(), loader.thread_count(), address(values, values.dtype, *values.shape)
+        values.numel(), native.thread_count(), address(values, values.dtype, *values.shape)
     )
-    abi.call("mean_log", arguments, values.dtype)
+    native.call("mean_log", arguments, values.dtype)
     return arguments.mean

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import abi, loader
-from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback import plain_sums as fallback
+from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 from pathsgd.kernels.squared_sequences import KINDS
 
 
@@ -66,7 +66,7 @@ def plain_sums(
     kind, weights = w_rec.dtype, (w_in, w_rec, w_out, *biases, *([] if b_out is None else [b_out]))
     if (
         (kind, dtype) not in KINDS
-        or not abi.accepts(*weights, e)
+        or not native.accepts(*weights, e)
         or not all(w.dtype is kind and w.is_contiguous() for w in weights)
     ):
         return PlainSums(
@@ -81,7 +81,7 @@ def plain_sums(
     recurrent = torch.empty(hidden, hidden, dtype=dtype)
     last = decay ** (steps - 1)
     arguments = PlainSumsCall(
-        *(steps, hidden, inputs, outputs, every_step, loader.thread_count()),
+        *(steps, hidden, inputs, outputs, every_step, native.thread_count()),
         address(w_in, kind, hidden, inputs),
         *(address(b, kind, hidden) for b in (b_in, b_rec)),
         address(w_rec, kind, hidden, hidden),
@@ -93,6 +93,6 @@ def plain_sums(
         address(recurrent, dtype, hidden, hidden),
         *(decay, steps * last if every_step else last),
     )
-    abi.call("plain_sums", arguments, kind, dtype)
+    native.call("plain_sums", arguments, kind, dtype)
     a = arguments
     return PlainSums(h, delta, vectors, recurrent, a.gamma_sq, a.growth, a.largest, a.least)

@@ -7,9 +7,9 @@ import ctypes
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import abi, loader
-from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback import rank_one_sum as fallback
+from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
 _CERTIFIED, _TOO_SMALL = 1, 2  # `RankOne` of rank_one_sum.h
 
@@ -41,18 +41,22 @@ def rank_one_sum(
         raise ValueError(f"{steps} steps are too few")
     A, before, delta = A.detach(), before.detach(), delta.detach()
     dtype = before.dtype
-    if dtype not in abi.C_TYPES or delta.dtype is not dtype or not abi.accepts(A, before, delta):
+    if (
+        dtype not in native.C_TYPES
+        or delta.dtype is not dtype
+        or not native.accepts(A, before, delta)
+    ):
         return fallback.rank_one_sum(A, before, delta, tolerance, adjoint=adjoint)
     A, before, delta = A.contiguous(), before.contiguous(), delta.contiguous()
     total = torch.empty_like(A)
     arguments = RankOneSumCall(
-        *(steps, hidden, adjoint, fallback.most_powers(steps), loader.thread_count()),
+        *(steps, hidden, adjoint, fallback.most_powers(steps), native.thread_count()),
         address(A, torch.float64, hidden, hidden),
         *(address(t, dtype, steps, hidden) for t in (before, delta)),
         address(total, torch.float64, hidden, hidden),
         tolerance,
     )
-    abi.call("rank_one_sum", arguments, dtype)
+    native.call("rank_one_sum", arguments, dtype)
     if arguments.result == _TOO_SMALL:
         return rank_one_sum(A, before.double(), delta.double(), tolerance, adjoint=adjoint)
     return total if arguments.result == _CERTIFIED else None

@@ -6,10 +6,10 @@ import ctypes
 
 from torch import Tensor
 
-from pathsgd.kernels import abi
-from pathsgd.kernels.abi import INT, POINTER, address, fields
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback import recurrent_gradient as fallback
 from pathsgd.kernels.layout import Layout, Shape
+from pathsgd.kernels.native import INT, POINTER, address, fields
 
 
 class RecurrentGradientCall(ctypes.Structure):
@@ -28,7 +28,7 @@ def recurrent_gradient(
 
     dz: (all rows, H); states (T, B, D*H) or (R, D*H), h0 (D, B, H) or None: as in rnn_forward.py.
     """
-    if dz.dtype not in abi.C_TYPES or not abi.accepts(dz, states, h0):
+    if dz.dtype not in native.C_TYPES or not native.accepts(dz, states, h0):
         return fallback.recurrent_gradient(dz, states, h0, layout, direction)
     (rows, hidden), width, batch, dtype = dz.shape, states.shape[-1], layout.batch, dz.dtype
     dw_rec = dz.new_empty(hidden, hidden)
@@ -40,5 +40,5 @@ def recurrent_gradient(
         width,
         address(dw_rec, dtype, hidden, hidden),
     )
-    abi.call("recurrent_gradient", arguments, dtype)
+    native.call("recurrent_gradient", arguments, dtype)
     return dw_rec

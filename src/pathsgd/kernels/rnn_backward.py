@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from pathsgd.kernels import abi
-from pathsgd.kernels.abi import INT, POINTER, address, fields
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback import rnn_backward as fallback
 from pathsgd.kernels.layout import Layout, Shape
+from pathsgd.kernels.native import INT, POINTER, address, fields
 from pathsgd.kernels.recurrent_gradient import recurrent_gradient
 
 SMALL_INPUTS = 16
@@ -65,7 +65,9 @@ def rnn_backward(
     """Gradients from those of `states` and `last`, either of which may be None for zeros."""
     w_in, w_rec = weights[:2]
     dh0 = x.new_empty(layout.batch, w_rec.shape[0]) if needs.h0 else None
-    if x.dtype not in abi.C_TYPES or not abi.accepts(d_states, d_last, x, h0, states, *weights):
+    if x.dtype not in native.C_TYPES or not native.accepts(
+        d_states, d_last, x, h0, states, *weights
+    ):
         dz: Tensor | None = fallback.rnn_backward(
             d_states, d_last, states, w_rec, layout, direction, dh0
         )
@@ -123,5 +125,5 @@ def _sweep(
         address(dw_in, dtype, hidden, inputs),
         address(dbias, dtype, hidden),
     )
-    abi.call("rnn_backward", arguments, dtype)
+    native.call("rnn_backward", arguments, dtype)
     return dz, Gradients(None, dh0, dw_in, dw_rec, dbias if needs.bias else None)

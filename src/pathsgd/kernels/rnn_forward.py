@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from pathsgd.kernels import abi
-from pathsgd.kernels.abi import INT, POINTER, address, fields
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback import rnn_forward as fallback
 from pathsgd.kernels.layout import Layout, Shape, columns
+from pathsgd.kernels.native import INT, POINTER, address, fields
 
 SMALL_INPUTS = 16
 """Up to this many inputs, W_in x is computed in the sweep over time; beyond, one product does it better."""
@@ -44,7 +44,7 @@ def rnn_forward(
 
     weights: w_in, w_rec and, if biased, b_in and b_rec; direction: 0 forwards, 1 backwards in time.
     """
-    if x.dtype not in abi.C_TYPES or not abi.accepts(x, h0, *weights, states, last):
+    if x.dtype not in native.C_TYPES or not native.accepts(x, h0, *weights, states, last):
         return fallback.rnn_forward(x, h0, weights, layout, direction, states, last)
     w_in, w_rec, *biases = weights
     (hidden, inputs), batch, dtype = w_in.shape, layout.batch, x.dtype
@@ -65,4 +65,4 @@ def rnn_forward(
         directions * hidden,
         address(last, dtype, directions, batch, hidden, offset=direction * batch * hidden),
     )
-    abi.call("rnn_forward", arguments, dtype)
+    native.call("rnn_forward", arguments, dtype)

@@ -8,9 +8,9 @@ import math
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import abi, loader
-from pathsgd.kernels.abi import INT, POINTER, address, fields
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback import row_lengths as fallback
+from pathsgd.kernels.native import INT, POINTER, address, fields
 
 
 class RowLengthsCall(ctypes.Structure):
@@ -23,19 +23,21 @@ def row_lengths(p: Tensor, whitening: Tensor) -> Tensor:
     p: (n, ...). whitening: broadcastable to its shape.
     """
     p = p.detach()
-    is_plain = p.dtype in abi.C_TYPES and whitening.dtype is p.dtype and whitening.shape == p.shape
+    is_plain = (
+        p.dtype in native.C_TYPES and whitening.dtype is p.dtype and whitening.shape == p.shape
+    )
     if (
         not is_plain
-        or not abi.accepts(p, whitening)
+        or not native.accepts(p, whitening)
         or not (p.is_contiguous() and whitening.is_contiguous())
     ):
         return fallback.row_lengths(p, whitening)
     squares = torch.empty(len(p), dtype=torch.float64)
     arguments = RowLengthsCall(
-        *(len(p), math.prod(p.shape[1:]), loader.thread_count()),
+        *(len(p), math.prod(p.shape[1:]), native.thread_count()),
         address(p, p.dtype, *p.shape),
         address(whitening, p.dtype, *p.shape),
         address(squares, torch.float64, len(p)),
     )
-    abi.call("row_lengths", arguments, p.dtype)
+    native.call("row_lengths", arguments, p.dtype)
     return squares

@@ -8,9 +8,9 @@ import math
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import abi
-from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback import spectral_norm as fallback
+from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
 
 class SpectralNormCall(ctypes.Structure):
@@ -28,11 +28,11 @@ def spectral_norm(matrix: Tensor, start: Tensor, iterations: int = 2) -> tuple[f
     is missed in one step is found in the next.
     """
     dtype = matrix.dtype
-    if dtype not in abi.C_TYPES or start.dtype != dtype or not abi.accepts(matrix, start):
+    if dtype not in native.C_TYPES or start.dtype != dtype or not native.accepts(matrix, start):
         return fallback.spectral_norm(matrix, start, iterations)
     (rows, columns), matrix = matrix.shape, matrix.contiguous()
     vector = start.clone(memory_format=torch.contiguous_format)
     addresses = address(matrix, dtype, rows, columns), address(vector, dtype, columns)
     arguments = SpectralNormCall(rows, columns, iterations, *addresses, 0.0)
-    abi.call("spectral_norm", arguments, dtype)
+    native.call("spectral_norm", arguments, dtype)
     return arguments.length, vector if 0 < arguments.length < math.inf else start

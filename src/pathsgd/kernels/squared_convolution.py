@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import abi, loader
-from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback import squared_convolution as fallback
+from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
 
 class SquaredConvolutionCall(ctypes.Structure):
@@ -82,11 +82,11 @@ def squared_convolution_backward(
 
 def _can(weight: Tensor, *others: Tensor) -> bool:
     dtype = weight.dtype
-    if dtype not in abi.C_TYPES or any(
+    if dtype not in native.C_TYPES or any(
         t.dtype is not dtype or not t.numel() for t in (weight, *others)
     ):
         return False
-    return abi.accepts(weight, *others)
+    return native.accepts(weight, *others)
 
 
 def _call(
@@ -107,7 +107,7 @@ def _call(
     dtype, image = weight.dtype, (inputs, *x.shape[1:])
     arguments = SquaredConvolutionCall(
         *(inputs, outputs, *x.shape[1:], *shape[1:], *kernel),
-        *(*sliding.stride, *sliding.padding, *sliding.dilation, loader.thread_count()),
+        *(*sliding.stride, *sliding.padding, *sliding.dilation, native.thread_count()),
         address(weight, dtype, outputs, inputs, *kernel),
         address(x, dtype, *image),
         address(y, dtype, *shape),
@@ -115,5 +115,5 @@ def _call(
         address(x_bar, dtype, *image),
         address(kappa, dtype, outputs, inputs, *kernel),
     )
-    abi.call("squared_convolution", arguments, dtype)
+    native.call("squared_convolution", arguments, dtype)
     return arguments

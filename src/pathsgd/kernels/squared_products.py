@@ -7,9 +7,9 @@ import ctypes
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import abi, loader
-from pathsgd.kernels.abi import INT, POINTER, address, fields
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback import squared_products as fallback
+from pathsgd.kernels.native import INT, POINTER, address, fields
 
 
 class SquaredProductsCall(ctypes.Structure):
@@ -29,18 +29,18 @@ def squared_products(
     into, out: whether the first and the second are wanted.
     """
     weight = weight.detach()
-    if weight.dtype not in abi.C_TYPES or not abi.accepts(weight, x, y):
+    if weight.dtype not in native.C_TYPES or not native.accepts(weight, x, y):
         return fallback.squared_products(weight, x, y, into=into, out=out)
     weight, (rows, columns) = weight.contiguous(), weight.shape
     by_x = torch.empty(rows, dtype=torch.float64) if into else None
     by_y = torch.empty(columns, dtype=torch.float64) if out else None
     arguments = SquaredProductsCall(
-        *(rows, columns, loader.thread_count()),
+        *(rows, columns, native.thread_count()),
         address(weight, weight.dtype, rows, columns),
         address(x, torch.float64, columns),
         address(y, torch.float64, rows),
         address(by_x, torch.float64, rows),
         address(by_y, torch.float64, columns),
     )
-    abi.call("squared_products", arguments, weight.dtype)
+    native.call("squared_products", arguments, weight.dtype)
     return by_x, by_y

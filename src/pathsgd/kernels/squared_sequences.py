@@ -7,9 +7,9 @@ import ctypes
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import abi, loader
-from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback import squared_sequences as fallback
+from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
 KINDS = (
     (torch.float32, torch.float32),
@@ -51,16 +51,16 @@ def squared_sequences(
     if steps < 1:
         raise ValueError(f"steps must be at least 1, not {steps}")
     weight, u, v = weight.detach(), u.detach(), v.detach()
-    if (weight.dtype, dtype) not in KINDS or not abi.accepts(weight, u, v):
+    if (weight.dtype, dtype) not in KINDS or not native.accepts(weight, u, v):
         return fallback.squared_sequences(weight, u, v, steps, every_step, decay)
     weight, u, v = weight.contiguous(), u.contiguous(), v.contiguous()
     h, delta = u.new_empty(steps, hidden), u.new_empty(steps, hidden)
     arguments = SquaredSequencesCall(
-        *(steps, hidden, every_step, loader.thread_count()),
+        *(steps, hidden, every_step, native.thread_count()),
         address(weight, weight.dtype, hidden, hidden),
         *(address(t, dtype, hidden) for t in (u, v)),
         *(address(t, dtype, steps, hidden) for t in (h, delta)),
         decay,
     )
-    abi.call("squared_sequences", arguments, weight.dtype, dtype)
+    native.call("squared_sequences", arguments, weight.dtype, dtype)
     return h, delta

@@ -7,9 +7,9 @@ import ctypes
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import abi, loader
-from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback import squares as fallback
+from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
 
 class SquaresCall(ctypes.Structure):
@@ -26,13 +26,13 @@ def squares(weight: Tensor) -> tuple[Tensor, float, float]:
     A square that vanishes although its w does not makes the last one (next to) zero.
     """
     weight = weight.detach().contiguous()
-    if weight.dtype not in abi.C_TYPES or not abi.accepts(weight):
+    if weight.dtype not in native.C_TYPES or not native.accepts(weight):
         return fallback.squares(weight)
     squared = torch.empty_like(weight)
     arguments = SquaresCall(
-        *(weight.numel(), loader.thread_count()),
+        *(weight.numel(), native.thread_count()),
         address(weight, weight.dtype, *weight.shape),
         address(squared, weight.dtype, *weight.shape),
     )
-    abi.call("squares", arguments, weight.dtype)
+    native.call("squares", arguments, weight.dtype)
     return squared, arguments.largest, arguments.least

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import abi, loader
-from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback import stack_sums as fallback
+from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
 
 class StackCell(ctypes.Structure):
@@ -87,8 +87,8 @@ def stack_sums(
     weights += [w_out] if b_out is None else [w_out, b_out]
     dtype, hidden, directions = w_out.dtype, cells[0][1].shape[0], len(layers[0])
     if (
-        dtype not in abi.C_TYPES
-        or not abi.accepts(*weights, e)
+        dtype not in native.C_TYPES
+        or not native.accepts(*weights, e)
         or not all(w.dtype is dtype and w.is_contiguous() for w in weights)
     ):
         found = fallback.stack_sums(layers, w_out, b_out, e, steps, reads, decay, unused, trusted)
@@ -110,14 +110,14 @@ def stack_sums(
     out, outputs = torch.empty(width, dtype=dtype), w_out.shape[0]
     steps_read = (INT * directions)(*(-1 if at is None else at for at in reads))
     arguments = StackSumsCall(
-        *(steps, hidden, inputs, len(layers), directions, outputs, loader.thread_count()),
+        *(steps, hidden, inputs, len(layers), directions, outputs, native.thread_count()),
         ctypes.addressof(arrays),
         address(w_out, dtype, outputs, width),
         address(b_out, dtype, outputs),
         address(e, torch.float64, inputs),
         *(ctypes.addressof(steps_read), out.data_ptr(), decay, *trusted),
     )
-    abi.call("stack_sums", arguments, dtype)
+    native.call("stack_sums", arguments, dtype)
     a = arguments
     sums = sums if trusted[0] < a.gamma_sq < trusted[1] else []
     return StackSums(sums, out, a.gamma_sq, a.growth, a.largest, a.least, a.gain)

@@ -1,18 +1,71 @@
-"""One step of a path optimiser over a list of parameters, in passes over memory (operands.py has what they compute)."""
+"""One step of a path optimiser over a list of parameters, in passes over memory.
+
+    u = w .* grad                                                   w = 1/sqrt(K), broadcast to the parameter's shape
+    moments   m <- mu m + f u,   or Adam's of x = f u (f u w in the paper's form)
+    d         u  |  m  |  f u + mu m  |  m / (sqrt(v) + eps)
+    apply     p <- keep * p + alpha * d .* w                         (without w in the paper's form of Adam)
+
+`src/update.cpp` has the same in C. Whitenings that are constant along a dimension have stride 0 there and are never expanded.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import abi, loader
-from pathsgd.kernels.abi import INT, POINTER, REAL, fields
-from pathsgd.kernels.fallback import update as fallback
-from pathsgd.kernels.operands import Operands, UpdateRule
+from pathsgd.kernels import native
+from pathsgd.kernels.native import INT, POINTER, REAL, fields
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What the step of a parameter is computed in; half precision is rounded once, when the parameter is written."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+GRADIENT, MOMENTUM, NESTEROV, ADAM = range(4)
+"""What a step follows; the numbers of `Direction` in update.h."""
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """How a step is made of a whitened gradient.
+
+    factor: f, what clipping leaves of the gradient; whitens: the direction is multiplied by w (in the paper's form of
+    Adam the gradient is instead).
+    """
+
+    direction: int
+    factor: float = 1.0
+    momentum: float = 0.0
+    betas: tuple[float, float] = (0.0, 0.0)
+    eps: float = 0.0
+    whitens: bool = True
+
+
+@dataclass
+class Operands:
+    """What a step works on, parameter by parameter; first and second are empty where a rule has no such moments."""
+
+    parameters: Sequence[Tensor]
+    gradients: Sequence[Tensor]
+    whitenings: Sequence[Tensor]
+    """Each expanded to its parameter's shape; or the rows of an outer product, whose columns are in `columns`."""
+    first: Sequence[Tensor] = ()
+    second: Sequence[Tensor] = ()
+    columns: Sequence[Tensor | None] = ()
+    """(1, m) where a whitening is an outer product; none at all where no whitening is."""
+    names: Sequence[str] = ()
+    """Of the parameters, for messages; their numbers where there are none."""
+
+    def whitening(self, index: int) -> Tensor:
+        """1/sqrt(K) of one parameter as a tensor of its shape."""
+        w, columns = self.whitenings[index], self.columns[index] if self.columns else None
+        return w if columns is None else w * columns
 
 
 class UpdateCall(ctypes.Structure):
@@ -54,8 +107,8 @@ class Update:
         self._own = [*o.whitenings, *columns, *o.first, *o.second]
         tensors = [*o.parameters, *o.gradients, *self._own]
         if (
-            dtype not in abi.C_TYPES
-            or not abi.accepts(*tensors)
+            dtype not in native.C_TYPES
+            or not native.accepts(*tensors)
             or any(t.dtype is not dtype for t in tensors)
             or not all(t.is_contiguous() for t in (*columns, *o.first, *o.second))
         ):
@@ -96,7 +149,7 @@ class Update:
         A model's owner may give a parameter other memory, another layout, type or shape between two steps. Whitenings
         and moments are the optimiser's own: it is enough that their memory is where it was.
         """
-        o, dtype, plain = self._operands, self._dtype, abi.PLAIN_TENSORS
+        o, dtype, plain = self._operands, self._dtype, native.PLAIN_TENSORS
         if not all(map(Tensor.is_contiguous, o.parameters)):
             return False
         gradients = o.gradients
@@ -111,7 +164,7 @@ class Update:
         self._dense = gradients  # kept alive until the step is done
         self._at_parameters[:] = [*map(_place, o.parameters)]
         self._at_gradients[:] = [*map(_place, gradients)]
-        arguments.threads = loader.thread_count()
+        arguments.threads = native.thread_count()
         return True
 
     def release(self) -> None:
@@ -121,56 +174,56 @@ class Update:
     def square_sums(self) -> list[float]:
         """sum u^2 of each parameter, in float64."""
         if self._arguments is None:
-            return fallback.square_sums(self._operands)
-        abi.call("square_sums", self._arguments, self._dtype)
+            return _square_sums(self._operands)
+        native.call("square_sums", self._arguments, self._dtype)
         return list(self._sums)
 
     def moments(self, rule: UpdateRule) -> None:
         """Bring the moments up to date with this gradient."""
         if self._arguments is None:
-            fallback.moments(self._operands, rule)
+            _moments(self._operands, rule)
         else:
-            abi.call("moments", self._following(self._arguments, rule), self._dtype)
+            native.call("moments", self._following(self._arguments, rule), self._dtype)
 
     def direction(self, rule: UpdateRule, index: int) -> Tensor:
         """d of one parameter, 0 where its whitening is 0 and nothing moves."""
         if self._arguments is None:
-            return fallback.direction(self._operands, rule, index)
+            return _direction(self._operands, rule, index)
         to = torch.empty_like(
             self._operands.parameters[index], memory_format=torch.contiguous_format
         )
         arguments = self._following(self._arguments, rule)
         arguments.part, arguments.to = index, to.data_ptr()
-        abi.call("direction", arguments, self._dtype)
+        native.call("direction", arguments, self._dtype)
         return to
 
     def direction_square(self, rule: UpdateRule, index: int) -> float:
         """sum d^2 of one parameter, in float64."""
         if self._arguments is None:
-            return float(fallback.direction(self._operands, rule, index).double().square().sum())
+            return float(_direction(self._operands, rule, index).double().square().sum())
         arguments = self._following(self._arguments, rule)
         arguments.part = index
-        abi.call("direction_square", arguments, self._dtype)
+        native.call("direction_square", arguments, self._dtype)
         return float(self._sums[index])
 
     def apply(self, rule: UpdateRule, alpha: float, keep: float) -> None:
         """p <- keep * p + alpha * d .* w."""
         if self._arguments is None:
-            fallback.apply(self._operands, rule, alpha, keep)
+            _apply(self._operands, rule, alpha, keep)
         else:
             self._moved("apply", self._following(self._arguments, rule), alpha, keep)
 
     def advance(self, rule: UpdateRule, alpha: float, keep: float) -> None:
         """`moments` and `apply` in one pass over memory, for a rule with moments."""
         if self._arguments is None:
-            fallback.moments(self._operands, rule)
-            fallback.apply(self._operands, rule, alpha, keep)
+            _moments(self._operands, rule)
+            _apply(self._operands, rule, alpha, keep)
         else:
             self._moved("advance", self._following(self._arguments, rule), alpha, keep)
 
     def _moved(self, operation: str, arguments: UpdateCall, alpha: float, keep: float) -> None:
         arguments.alpha, arguments.keep = alpha, keep
-        abi.call(operation, arguments, self._dtype)
+        native.call(operation, arguments, self._dtype)
         # The kernel writes past autograd's bookkeeping: a graph that still needs the old values must find out.
         torch.autograd.graph.increment_version(self._operands.parameters)
 
@@ -221,3 +274,51 @@ def _matrix_of(w: Tensor) -> tuple[int, int, int, int] | None:
     if w.dim() == 2 and strides[1] in (0, 1):
         return w.shape[0], w.shape[1], strides[0], strides[1]
     return None
+
+
+# The passes in torch alone.
+
+
+def _square_sums(o: Operands) -> list[float]:
+    return [float((g * o.whitening(i)).double().square().sum()) for i, g in enumerate(o.gradients)]
+
+
+def _moments(o: Operands, rule: UpdateRule) -> None:
+    for index, first in enumerate(o.first):
+        u = o.gradients[index] * o.whitening(index) * rule.factor
+        if rule.direction != ADAM:
+            first.mul_(rule.momentum).add_(u)
+            continue
+        if not rule.whitens:
+            u.mul_(o.whitening(index))
+        first.lerp_(u, 1 - rule.betas[0])
+        o.second[index].mul_(rule.betas[1]).addcmul_(u, u, value=1 - rule.betas[1])
+
+
+def _direction(o: Operands, rule: UpdateRule, index: int) -> Tensor:
+    return torch.where(o.whitening(index) == 0, 0.0, _unmasked(o, rule, index))
+
+
+def _unmasked(o: Operands, rule: UpdateRule, index: int) -> Tensor:
+    if rule.direction == MOMENTUM:
+        return o.first[index]
+    if rule.direction == ADAM:
+        return o.first[index] / (o.second[index].sqrt() + rule.eps)
+    u = o.gradients[index] * o.whitening(index)
+    return (
+        u
+        if rule.direction == GRADIENT
+        else u.mul_(rule.factor).add_(o.first[index], alpha=rule.momentum)
+    )
+
+
+def _apply(o: Operands, rule: UpdateRule, alpha: float, keep: float) -> None:
+    for index, p in enumerate(o.parameters):
+        d = _unmasked(o, rule, index)
+        step = d * o.whitening(index) if rule.whitens else d
+        if compute_dtype(p.dtype) != p.dtype:
+            p.copy_(p.to(step.dtype).mul_(keep).add_(step, alpha=alpha))
+            continue
+        if keep != 1:
+            p.mul_(keep)
+        p.add_(step, alpha=alpha)

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import abi, loader
-from pathsgd.kernels.abi import INT, POINTER, REAL, address, fields
+from pathsgd.kernels import native
 from pathsgd.kernels.fallback import whiten as fallback
+from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
 _MATRIX, _OUTER = range(2)  # `Form` of whiten.h
 _FROM = {torch.float32: (torch.float32, torch.float64), torch.float64: (torch.float64,)}
@@ -141,7 +141,7 @@ def whiten_and_keep(
     """
     tensors = [t for w in wanted for t in _tensors(w.kappa)]
     kinds = _FROM.get(dtype, ())
-    if not all(t.dtype in kinds for t in tensors) or not abi.accepts(
+    if not all(t.dtype in kinds for t in tensors) or not native.accepts(
         *tensors, *sides or (), *(w.out_side for w in wanted)
     ):
         return [fallback.whiten(w, sides, scale, dtype) for w in wanted], None, set()
@@ -191,7 +191,7 @@ class Whiten:
             return False
         if self._at != [t.data_ptr() for t in self._rooms]:
             return False
-        if not abi.accepts(*(t for kappa in kappas for t in _tensors(kappa)), *sides or ()):
+        if not native.accepts(*(t for kappa in kappas for t in _tensors(kappa)), *sides or ()):
             return False
         for kappa, job, sizes in zip(kappas, self._jobs, self._sizes, strict=True):
             tensors = _tensors(kappa)
@@ -227,8 +227,8 @@ class Whiten:
             )
         for job, size in itertools.zip_longest(self._jobs, log_sizes):
             job.log_size = math.nan if size is None else size
-        self._call.threads, self._call.scale = loader.thread_count(), scale
-        abi.call("whiten", self._call, self._dtype)
+        self._call.threads, self._call.scale = native.thread_count(), scale
+        native.call("whiten", self._call, self._dtype)
         self._held, self._has_kappas = [], False
         lost = {
             k
@@ -318,6 +318,6 @@ def _room(last: Tensor | Outer | None, shape: tuple[int, int], dtype: torch.dtyp
         and last.dtype is dtype
         and last.is_contiguous()
     )
-    if fits and abi.accepts(last):  # type: ignore[arg-type]
+    if fits and native.accepts(last):  # type: ignore[arg-type]
         return last  # type: ignore[return-value]
     return torch.empty(shape, dtype=dtype)

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathsgd import kernels
 from pathsgd.distributed.spread import whole
-from pathsgd.kernels import Outer
+from pathsgd.kernels.mean_log import mean_log as mean_log_of
+from pathsgd.kernels.whiten import Outer
 from pathsgd.metric.geometry import Measure
 from pathsgd.metric.whitening import WhiteningOf, Whitenings
 from pathsgd.network.rules.base import FIXED
@@ -143,7 +143,7 @@ def mean_log(values: WhiteningOf) -> float:
     """-inf where a value is zero."""
     if isinstance(values, Outer):
         return mean_log(values.rows) + mean_log(values.columns)
-    return kernels.mean_log(whole(values))
+    return mean_log_of(whole(values))
 
 
 def _way(measured: Measure, name: str) -> tuple[Layer, Layer]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pathsgd.distributed.spread import whole
-from pathsgd.kernels import Outer
+from pathsgd.kernels.whiten import Outer
 from pathsgd.metric.geometry import Measure
 
 _ROWS = 64

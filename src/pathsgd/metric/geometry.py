@@ -18,7 +18,7 @@ from pathsgd.arithmetic.scaled import are_in_range, postponed, read
 from pathsgd.distributed.gathered import Gathered
 from pathsgd.distributed.sharded import gathered
 from pathsgd.distributed.spread import is_sharded
-from pathsgd.kernels import Outer, dense
+from pathsgd.kernels.whiten import Outer, dense
 from pathsgd.metric.structures import Structure, Structures
 from pathsgd.network.framing import Framing
 from pathsgd.network.frozen import Frozen

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathsgd import kernels
 from pathsgd.distributed.spread import is_sharded, parted, whole
-from pathsgd.kernels import Outer, Whiten, Whitening, compute_dtype, dense
+from pathsgd.kernels.flow_sides import flow_sides
+from pathsgd.kernels.update import compute_dtype
+from pathsgd.kernels.whiten import Outer, Whiten, Whitening, dense, whiten_and_keep
 from pathsgd.metric.biases import held_back
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Measure
@@ -170,7 +171,7 @@ class _Sides:
             name: _share(there, measured)
             for name, there in flow_at_places(measured, parameters).items()
         }
-        return cls(*kernels.flow_sides(flow, _least(measured, flow.device), rho / 4), shares)
+        return cls(*flow_sides(flow, _least(measured, flow.device), rho / 4), shares)
 
     def for_all(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """What each node says to edges that enter it, and to those that leave it."""
@@ -332,7 +333,7 @@ def _whiten(
         ]
         here = None if sides is None else sides.for_all(device)
         sizes = [log_sizes.get(name) for name in names]
-        roots, call, sized = kernels.whiten_and_keep(wanted, here, scale, to_dtype, sizes)
+        roots, call, sized = whiten_and_keep(wanted, here, scale, to_dtype, sizes)
         for name, root in zip(names, roots):
             made = _as_parameter(root, parameters[name].shape, last.get(name))
             is_full = isinstance(made, Tensor) and made.shape == parameters[name].shape

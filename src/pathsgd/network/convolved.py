@@ -20,13 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathsgd.arithmetic.scaled import Scaled
-from pathsgd.kernels import (
+from pathsgd.kernels.narrow import narrow
+from pathsgd.kernels.squared_convolution import (
     Sliding,
-    narrow,
     squared_convolution,
     squared_convolution_backward,
-    squares,
 )
+from pathsgd.kernels.squares import squares
 
 Product = Callable[[Tensor, Tensor], Tensor]
 """(x, q) -> y, linear in both: a convolution with its stride, padding and groups."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import Lines
+from pathsgd.kernels.whiten import Lines
 from pathsgd.network.places import Place
 from pathsgd.network.rules.base import FIXED
 from pathsgd.network.tape import Step

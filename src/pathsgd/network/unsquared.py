@@ -17,7 +17,8 @@ from torch import Tensor
 
 from pathsgd.arithmetic.scaled import Scaled
 from pathsgd.distributed.spread import whole
-from pathsgd.kernels import Outer, squared_products
+from pathsgd.kernels.squared_products import squared_products
+from pathsgd.kernels.whiten import Outer
 
 
 class Unsquared:

@@ -6,7 +6,7 @@
 <class 'pathsgd.nn.rnn.RNN'>
 """
 
-from pathsgd.kernels import Backend, load
+from pathsgd.kernels.native import Backend, load
 from pathsgd.nn import functional, init
 from pathsgd.nn.loss import linear_cross_entropy
 from pathsgd.nn.rnn import RNN, fuse, unfuse

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._device import DeviceContext
 
-from pathsgd.kernels import Layout
+from pathsgd.kernels.layout import Layout
 from pathsgd.nn.layer import ReluLayer
 
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsgd import kernels
-from pathsgd.kernels import Layout, Needs
+from pathsgd.kernels.layout import Layout
+from pathsgd.kernels.rnn_backward import Needs, rnn_backward
+from pathsgd.kernels.rnn_forward import rnn_forward
 from pathsgd.nn.unrolled import unrolled_layer
 
 
@@ -38,7 +39,7 @@ class ReluLayer(torch.autograd.Function):
         last = x.new_empty(len(directions), layout.batch, hidden)
         x_dense, h0_dense = _dense([x, h0])
         for d, own_weights in enumerate(directions):
-            kernels.rnn_forward(x_dense, h0_dense, _dense(own_weights), layout, d, states, last)
+            rnn_forward(x_dense, h0_dense, _dense(own_weights), layout, d, states, last)
         ctx.save_for_backward(x, h0, states, *weights)
         ctx.set_materialize_grads(False)
         ctx.layout, ctx.biased = layout, biased
@@ -61,7 +62,7 @@ class ReluLayer(torch.autograd.Function):
         for d, own_weights in enumerate(_by_direction(weights, ctx.biased)):
             needs_w_in, needs_w_rec, *needs_biases = _by_direction(needs_weights, ctx.biased)[d]
             needs = Needs(needs_x, needs_h0, needs_w_in, needs_w_rec, any(needs_biases))
-            own: Any = kernels.rnn_backward(
+            own: Any = rnn_backward(
                 d_states, d_last, x, h0, states, own_weights, ctx.layout, d, needs
             )
             d_x.append(own.x)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathsgd import kernels
+from pathsgd.kernels.cross_entropy import can_compute_cross_entropy, cross_entropy
 from pathsgd.nn.functional import PLAIN_TENSORS, is_plain_arithmetic
 from pathsgd.nn.layer import is_batch_of_gradients
 
@@ -65,7 +65,7 @@ class LinearCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *settings: Any
     ) -> Tensor:
-        loss, *ctx.gradients = kernels.cross_entropy(rows, weight, bias, target, *settings)
+        loss, *ctx.gradients = cross_entropy(rows, weight, bias, target, *settings)
         ctx.save_for_backward(rows, weight, bias, target)
         ctx.settings = settings
         return loss
@@ -76,7 +76,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         if torch.is_grad_enabled():
             return *_backward_whole(ctx, d_loss), *others
         saved = ctx.saved_tensors  # torch has something to say if they were changed or freed
-        gradients = ctx.gradients or kernels.cross_entropy(*saved, *ctx.settings)[1:]
+        gradients = ctx.gradients or cross_entropy(*saved, *ctx.settings)[1:]
         ctx.gradients = None
         if is_batch_of_gradients(d_loss):
             gradients = [None if gradient is None else gradient * d_loss for gradient in gradients]
@@ -115,7 +115,7 @@ def _can_fuse(rows: Tensor, weight: Any, bias: Any, target: Tensor, reduction: s
         and weight.shape[0] > 0
         and weight.shape[1] == rows.shape[1]
         and (bias is None or bias.shape == weight.shape[:1])
-        and kernels.can_compute_cross_entropy(weight.shape[0])
+        and can_compute_cross_entropy(weight.shape[0])
     )
 
 

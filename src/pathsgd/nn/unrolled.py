@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathsgd.kernels import Layout, walk
+from pathsgd.kernels.layout import Layout, walk
 
 
 def unrolled_layer(

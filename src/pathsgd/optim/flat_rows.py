@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import threshold
 
-from pathsgd.kernels import compute_dtype
+from pathsgd.kernels.update import compute_dtype
 from pathsgd.optim.parts import whitening_of
 from pathsgd.torch_private import segment_sums
 

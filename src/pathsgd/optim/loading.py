@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pathsgd.distributed.spread import is_sharded, own_like, own_part, spread_of
-from pathsgd.kernels import compute_dtype
+from pathsgd.kernels.update import compute_dtype
 
 SHAPED = ("whitening", "exp_avg", "exp_avg_sq", "momentum_buffer")
 """States that have the shape of their parameter."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import GRADIENT, Operands, Update, UpdateRule, compute_dtype
+from pathsgd.kernels.update import GRADIENT, Operands, Update, UpdateRule, compute_dtype
 from pathsgd.metric.bounds import DualNorm, Length
 from pathsgd.optim import step_bound
 from pathsgd.optim.clip import clip_factor

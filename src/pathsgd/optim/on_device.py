@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from pathsgd.arithmetic.scaled import read
-from pathsgd.kernels import ADAM, GRADIENT, NESTEROV, compute_dtype
+from pathsgd.kernels.update import ADAM, GRADIENT, NESTEROV, compute_dtype
 from pathsgd.metric.bounds import DualNorm, Length
 from pathsgd.optim.moves import Lengths, Move, Unread
 from pathsgd.optim.parts import Part, whitening_of

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from pathsgd.distributed.spread import Spread, own_like, own_part, spread_of
-from pathsgd.kernels import Update
+from pathsgd.kernels.update import Update
 
 
 @dataclass(eq=False)

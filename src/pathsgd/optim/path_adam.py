@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from pathsgd.kernels import ADAM, UpdateRule
+from pathsgd.kernels.update import ADAM, UpdateRule
 from pathsgd.metric.bounds import DualNorm
 from pathsgd.metric.choice import MetricChoice, PaperMetric, chosen
 from pathsgd.network.record.record import Output

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from pathsgd.kernels import GRADIENT, MOMENTUM, NESTEROV, UpdateRule
+from pathsgd.kernels.update import GRADIENT, MOMENTUM, NESTEROV, UpdateRule
 from pathsgd.metric.bounds import DualNorm, Scale, check_scale, sgd_constant
 from pathsgd.metric.choice import MetricChoice, chosen
 from pathsgd.network.record.record import Output

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pathsgd.distributed.sharded import gathered
 from pathsgd.distributed.spread import is_sharded, own_part
-from pathsgd.kernels import Outer, dense
+from pathsgd.kernels.whiten import Outer, dense
 from pathsgd.metric.absolute import is_blocked, log_sizes, resized
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Geometry, Measure, measure

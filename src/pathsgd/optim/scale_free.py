@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import compute_dtype, row_lengths
+from pathsgd.kernels.row_lengths import row_lengths
+from pathsgd.kernels.update import compute_dtype
 from pathsgd.network.node_spaces import NodeSpaces
 from pathsgd.optim.flat_rows import FlatRows
 from pathsgd.optim.parts import Part, whitening_of

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from pathsgd import kernels
-from pathsgd.kernels import GRADIENT, Update
+from pathsgd.kernels.spectral_norm import spectral_norm
+from pathsgd.kernels.update import GRADIENT, Update
 
 StepLimit = float | Literal["room"] | None
 
@@ -94,7 +94,7 @@ def _balanced_length(move: Move, update: Update, index: int) -> float:
             _generic_vector(step),
             18,
         )  # from nowhere it takes longer to find the dominant direction
-    length, start = kernels.spectral_norm(step, start, iterations)
+    length, start = spectral_norm(step, start, iterations)
     if length > 0:  # a zero vector would never turn again
         state["growth_direction"] = start
     return length

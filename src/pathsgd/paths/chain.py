@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import squared_products
+from pathsgd.kernels.squared_products import squared_products
 from pathsgd.network.rules.pointwise import Same
 from pathsgd.network.squared import in_rows
 from pathsgd.network.tape import Recording, Step, Value

@@ -20,7 +20,7 @@ from pathsgd.arithmetic import recurrence, scaled
 from pathsgd.arithmetic.scaled import Scaled
 from pathsgd.arithmetic.second_order import second_order_sum
 from pathsgd.distributed.sharded import whole_parameters
-from pathsgd.kernels import Outer
+from pathsgd.kernels.whiten import Outer
 from pathsgd.network.framing import Framing
 from pathsgd.network.record.record import Output, record
 from pathsgd.network.rolled import rolled

@@ -1,7 +1,7 @@
 """kappa1 of a plain recurrent net in closed form: [embedding ->] one ReLU RNN layer -> linear output.
 
 The commonest model of this field gets a path of its own: with A = W_rec^2, u = what enters a step, v = what an output
-step collects (column sums of W_out^2), both sequences of states and their sums come from `kernels.plain_sums`, and
+step collects (column sums of W_out^2), both sequences of states and their sums come from `plain_sums`, and
 
     kappa1(W_rec) = sum_s delta_{s+1} h_s^T        kappa1(W_in) = (sum_s delta_s) e^T        kappa1(b) = sum_s delta_s
     kappa1(W_out) = 1 (sum over output steps h_s)^T
@@ -21,7 +21,8 @@ from torch import Tensor
 
 from pathsgd.arithmetic.perron import perron_root
 from pathsgd.arithmetic.second_order import second_order_sum
-from pathsgd.kernels import PlainSums, plain_sums, squared_products
+from pathsgd.kernels.plain_sums import PlainSums, plain_sums
+from pathsgd.kernels.squared_products import squared_products
 from pathsgd.paths.match import PlainNet
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from pathsgd.arithmetic.perron import perron_root
-from pathsgd.kernels import squared_sequences
+from pathsgd.kernels.squared_sequences import squared_sequences
 
 
 def sequences(

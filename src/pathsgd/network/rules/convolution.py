@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pathsgd.arithmetic import scaled
 from pathsgd.arithmetic.scaled import Scaled
-from pathsgd.kernels import Sliding
+from pathsgd.kernels.squared_convolution import Sliding
 from pathsgd.network.convolved import Kernel
 from pathsgd.network.framed import Window
 from pathsgd.network.rules.base import (

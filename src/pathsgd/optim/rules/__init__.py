@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from pathsgd.kernels import UpdateRule
+from pathsgd.kernels.update import UpdateRule
 
 Settings = Mapping[str, Any]
 """The options of a parameter group (lr, betas, ...), as they are at this step."""

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import ADAM, UpdateRule
+from pathsgd.kernels.update import ADAM, UpdateRule
 from pathsgd.optim.rules import Fused, Rule, Settings
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pathsgd.kernels import GRADIENT, MOMENTUM, NESTEROV, UpdateRule
+from pathsgd.kernels.update import GRADIENT, MOMENTUM, NESTEROV, UpdateRule
 from pathsgd.optim.rules import Fused, Rule, Settings
 
 

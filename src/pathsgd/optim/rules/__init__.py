@@ -22,10 +22,10 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Fused:
-    """A rule as the kernels compute it: its direction is `scale` times that of `update`."""
+    """A rule as the kernels compute it: lr * d is `length` times the direction of `update`."""
 
     update: UpdateRule
-    scale: float = 1.0
+    length: float
     moments: tuple[str, ...] = ()
     """Fields of the state that hold the first and the second moment."""
 
@@ -60,6 +60,11 @@ class Rule:
         """
         raise NotImplementedError
 
-    def fused(self, state: Any, settings: Settings) -> Fused | None:
-        """The same for the kernels; None for a rule that only `direction` computes."""
+    def fused(
+        self, state: Any, settings: Settings, lr: float, *, corrected: bool = True
+    ) -> Fused | None:
+        """The same for the kernels; None for a rule that only `direction` computes.
+
+        corrected: whether what depends on the number of steps is in it; else the device adds that.
+        """
         return None

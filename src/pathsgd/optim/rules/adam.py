@@ -52,9 +52,14 @@ class Adam(Rule):
         v = state.exp_avg_sq.mul_(beta2).addcmul_(u, u, value=1 - beta2)
         return m / (1 - beta1**state.step) / ((v / (1 - beta2**state.step)).sqrt() + eps)
 
-    def fused(self, state: AdamState, settings: Settings) -> Fused:
-        """Both bias corrections moved into the scale and eps: two passes over memory fewer."""
-        (beta1, beta2), step = settings["betas"], state.step + 1
+    def fused(
+        self, state: AdamState, settings: Settings, lr: float, *, corrected: bool = True
+    ) -> Fused:
+        """Both bias corrections moved into the length and eps: two passes over memory fewer."""
+        (beta1, beta2), eps, step = settings["betas"], settings["eps"], state.step + 1
+        moments = ("exp_avg", "exp_avg_sq")
+        if not corrected:
+            return Fused(UpdateRule(ADAM, betas=(beta1, beta2), eps=eps), lr, moments)
         correction = (1 - beta2**step) ** 0.5
-        rule = UpdateRule(ADAM, betas=(beta1, beta2), eps=settings["eps"] * correction)
-        return Fused(rule, correction / (1 - beta1**step), ("exp_avg", "exp_avg_sq"))
+        rule = UpdateRule(ADAM, betas=(beta1, beta2), eps=eps * correction)
+        return Fused(rule, lr * correction / (1 - beta1**step), moments)

@@ -49,10 +49,11 @@ class Momentum(Rule):
         m = state.momentum_buffer.mul_(momentum).add_(u)
         return u + momentum * m if settings["nesterov"] else m.clone()
 
-    def fused(self, state: MomentumState, settings: Settings) -> Fused:
+    def fused(
+        self, state: MomentumState, settings: Settings, lr: float, *, corrected: bool = True
+    ) -> Fused:
         """The kernels' own momentum."""
         if not settings["momentum"]:
-            return Fused(UpdateRule(GRADIENT))
+            return Fused(UpdateRule(GRADIENT), lr)
         kind = NESTEROV if settings["nesterov"] else MOMENTUM
-        rule = UpdateRule(kind, momentum=settings["momentum"])
-        return Fused(rule, moments=("momentum_buffer",))
+        return Fused(UpdateRule(kind, momentum=settings["momentum"]), lr, ("momentum_buffer",))

@@ -1,0 +1,205 @@
+"""SOAP (Vyas et al. 2024): Adam in the eigenbases of Shampoo's statistics.
+
+g = Q_L^T u Q_R                            u in the bases
+m <- beta1 * m + (1 - beta1) * g           v <- beta2 * v + (1 - beta2) * g^2
+d = c * Q_L m / (sqrt(v) + eps) Q_R^T      c = sqrt(1 - beta2^t) / (1 - beta1^t)
+L <- beta2 * L + (1 - beta2) * u u^T       statistics of the rows; Q_L: their eigenvectors
+R <- beta2 * R + (1 - beta2) * u^T u       of the columns; Q_R
+Q <- QR(L Q)                               every `precondition_frequency` steps
+
+A power iteration first sorts the columns of Q by q^T L q, falling. v is permuted with them, m turned
+into the new basis. The first gradient only starts L, R and, by eigh, the bases, as in the authors'
+code: a basis never serves the gradient that made it, and the first step moves nothing.
+
+A side has a basis if its dimension is at most `max_dim`, and, with sides="smaller", if it is not the
+larger of two. Without bases (vectors) this is Adam.
+
+Where g is 0 in exact arithmetic, turning leaves rounding, and Adam would divide it by its own size.
+So eps grows by FLOOR * machine epsilon * sqrt(larger dimension) * max sqrt(v), and rows or columns
+that never had a gradient stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pathsgd.optim.rules import Rule, Settings
+from pathsgd.optim.rules.adam import Adam
+from pathsgd.optim.rules.matrices import Matrix, matrix_of
+
+FLOOR = 8.0
+SIDES = ("both", "smaller")
+
+
+@dataclass
+class SoapState:
+    """What a parameter remembers: t + 1, m and v (rows x taps x columns, in the bases), L, Q_L, R, Q_R.
+
+    A phase is the step of a round of `precondition_frequency` at which a basis is updated.
+    """
+
+    step: int
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    left: Tensor | None = None
+    left_basis: Tensor | None = None
+    right: Tensor | None = None
+    right_basis: Tensor | None = None
+    left_phase: int = 0
+    right_phase: int = 0
+
+    @property
+    def sides(self) -> list[str]:
+        """The sides that have a basis."""
+        return [side for side in ("left", "right") if getattr(self, side) is not None]
+
+
+class Soap(Rule):
+    """Settings: betas, eps, precondition_frequency, max_dim, sides, flat."""
+
+    def check(self, settings: Settings) -> None:
+        """As Adam's; a frequency of at least 1; known sides."""
+        Adam().check(settings)
+        if not settings["precondition_frequency"] >= 1:
+            found = settings["precondition_frequency"]
+            raise ValueError(f"precondition_frequency must be at least 1 step, got {found}")
+        if settings["sides"] not in SIDES:
+            raise ValueError(f"sides must be 'both' or 'smaller', got {settings['sides']!r}")
+
+    def init(self, like: Tensor, settings: Settings) -> SoapState:
+        """t = 0, m = v = 0, L = R = 0."""
+        matrix = matrix_of(like.shape, flat=settings["flat"])
+        m, v = (like.new_zeros(matrix.rows, matrix.taps, matrix.columns) for _ in range(2))
+        state = SoapState(0, m, v)
+        for side, size in _sides(matrix, settings):
+            setattr(state, side, like.new_zeros(size, size))
+            setattr(state, side + "_basis", torch.eye(size, dtype=like.dtype, device=like.device))
+        return state
+
+    def direction(self, u: Tensor, state: SoapState, settings: Settings) -> Tensor:
+        """0 for the first gradient."""
+        matrix = matrix_of(u.shape, flat=settings["flat"])
+        x, is_first = matrix.of(u), state.step == 0
+        state.step += 1
+        d = (
+            torch.zeros_like(x)
+            if is_first
+            else _turned(_adam(x, state, settings), state, back=True)
+        )
+        _learn(x, state, settings["betas"][1])
+        for side in state.sides:
+            if is_first:
+                setattr(state, side + "_basis", eigenvectors(getattr(state, side)))
+            elif (state.step - 1) % settings["precondition_frequency"] == getattr(
+                state, side + "_phase"
+            ):
+                _renew(state, side)
+        return matrix.back(d)
+
+
+def _sides(matrix: Matrix, settings: Settings) -> list[tuple[str, int]]:
+    """The sides that get a basis, and their dimensions. A dimension of 1 has nothing to turn."""
+    if len(matrix.shape) < 2:
+        return []
+    both = (("left", matrix.rows), ("right", matrix.columns))
+    found = [(side, size) for side, size in both if 1 < size <= settings["max_dim"]]
+    return found if settings["sides"] == "both" else sorted(found, key=lambda of: of[1])[:1]
+
+
+def stagger(states: Sequence[SoapState], frequency: int) -> None:
+    """Give bases that have not begun a phase each, so that the costliest step costs little.
+
+    The largest first, each to the step that has least to do.
+    """
+    load = [0.0] * frequency
+    for state, side in _bases(states):
+        if state.step:
+            load[getattr(state, side + "_phase") % frequency] += _cost(state, side)
+    new = [(state, side) for state, side in _bases(states) if not state.step]
+    for state, side in sorted(new, key=lambda of: -_cost(*of)):
+        phase = min(range(frequency), key=load.__getitem__)
+        setattr(state, side + "_phase", phase)
+        load[phase] += _cost(state, side)
+
+
+def _bases(states: Iterable[SoapState]) -> list[tuple[SoapState, str]]:
+    return [(state, side) for state in states for side in state.sides]
+
+
+def _cost(state: SoapState, side: str) -> float:
+    return float(len(getattr(state, side))) ** 3
+
+
+def _adam(x: Tensor, state: SoapState, settings: Settings) -> Tensor:
+    """c * m / (sqrt(v) + eps), and the moments up to date."""
+    (beta1, beta2), count = settings["betas"], state.step - 1
+    g = _turned(x, state)
+    m = state.exp_avg.lerp_(g, 1 - beta1)
+    divisor = state.exp_avg_sq.mul_(beta2).addcmul_(g, g, value=1 - beta2).sqrt()
+    if state.sides:
+        share = FLOOR * torch.finfo(x.dtype).eps * max(x.shape) ** 0.5
+        divisor.add_(divisor.amax().mul_(share))
+    d = torch.div(m, divisor.add_(settings["eps"]), out=divisor)
+    return d.mul_((1 - beta2**count) ** 0.5 / (1 - beta1**count))
+
+
+def _turned(x: Tensor, state: SoapState, *, back: bool = False) -> Tensor:
+    """Q_L^T x Q_R, or back to where the parameter lives, Q_L x Q_R^T."""
+    if state.left_basis is not None:
+        x = _along("left", x, state.left_basis if back else state.left_basis.mT)
+    if state.right_basis is not None:
+        x = _along("right", x, state.right_basis if back else state.right_basis.mT)
+    return x
+
+
+def _along(side: str, x: Tensor, turn: Tensor) -> Tensor:
+    """turn x, or x turn^T."""
+    if side == "left":
+        return (turn @ x.view(len(turn), -1)).view(x.shape)
+    return (x.view(-1, len(turn)) @ turn.mT).view(x.shape)
+
+
+def _learn(x: Tensor, state: SoapState, beta: float) -> None:
+    """L and R."""
+    if state.left is not None:
+        rows = x.view(len(state.left), -1)
+        state.left.addmm_(rows, rows.mT, beta=beta, alpha=1 - beta)
+    if state.right is not None:
+        rows = x.view(-1, len(state.right))
+        state.right.addmm_(rows.mT, rows, beta=beta, alpha=1 - beta)
+
+
+def eigenvectors(statistics: Tensor) -> Tensor:
+    """By falling eigenvalue; in double precision, because they are computed once.
+
+    The identity where the statistics overflowed.
+    """
+    if not bool(statistics.isfinite().all()):
+        return torch.eye(len(statistics), dtype=statistics.dtype, device=statistics.device)
+    found = torch.linalg.eigh(statistics.double()).eigenvectors.flip(1)
+    return _still(found.to(statistics.dtype), statistics)
+
+
+def _still(basis: Tensor, statistics: Tensor) -> Tensor:
+    """The basis without rows that never had a gradient: rounding would move them with the others.
+
+    The next update gives a row back that has had one.
+    """
+    return basis * (statistics.diagonal() > 0)[:, None]
+
+
+def _renew(state: SoapState, side: str) -> None:
+    """One power iteration, and the moments in the new basis; nothing where statistics overflowed."""
+    statistics, basis = getattr(state, side), getattr(state, side + "_basis")
+    image = statistics @ basis
+    if not bool(image.isfinite().all()):
+        return
+    order = (basis * image).sum(0).argsort(descending=True, stable=True)
+    new = _still(torch.linalg.qr(image[:, order]).Q, statistics)
+    state.exp_avg = _along(side, _along(side, state.exp_avg, basis), new.mT)
+    state.exp_avg_sq = state.exp_avg_sq.index_select(0 if side == "left" else 2, order)
+    setattr(state, side + "_basis", new)

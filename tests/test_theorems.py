@@ -147,7 +147,7 @@ def test_figure_1_two_layers_of_two_units_rescaled() -> None:
     order = [
         int(i)
         for side in ("weight_ih_l0", "weight_ih_l1")
-        for i in spaces.edges[side].out.reshape(-1)
+        for i in spaces.edges[side].target.reshape(-1)
     ]
     alpha = torch.empty(4, dtype=torch.float64)
     alpha[torch.tensor(order) - 1] = a

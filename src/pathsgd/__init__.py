@@ -11,9 +11,8 @@ from pathsgd.optim import PathAdam, PathSGD
 from pathsgd.paths.explain import explain
 from pathsgd.paths.gamma import gamma_sq, log_gamma_sq, path_norm
 from pathsgd.paths.growth import growth_rate
-from pathsgd.paths.kappa import kappa
+from pathsgd.paths.kappa import kappa, path_share
 from pathsgd.paths.rescaling import balance, node_spaces, random_rescaling, rescale_nodes
-from pathsgd.paths.share import path_share
 
 __version__ = version("pathsgd")
 

@@ -21,10 +21,10 @@ from pathsgd.distributed.sharded import refuse_sharded
 from pathsgd.network.node_spaces import NodeSpaces
 from pathsgd.network.nodes import spaces_of
 from pathsgd.network.record.inputs import Call, call_of, is_sparse, map_tensors, numbered_tensors
+from pathsgd.network.record.model import check_model
 from pathsgd.network.record.outputs import Output, choose, watched
 from pathsgd.network.record.record import record
 from pathsgd.network.record.recorder import is_recording
-from pathsgd.network.record.validation import check_model
 from pathsgd.network.squared import Evaluation
 from pathsgd.optim.base import PathOptimizer
 from pathsgd.paths.kappa import Kappa

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arithmetic.test_second_order import by_definition, sequences
-from pathsgd.arithmetic.near_identity import near_identity_sum
+from pathsgd.arithmetic.second_order import near_identity_sum
 
 DOUBLE = torch.float64
 

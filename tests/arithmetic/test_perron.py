@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pathsgd.arithmetic.perron import log_growth
+from pathsgd.arithmetic.recurrence import log_growth
 
 DOUBLE = torch.float64
 

@@ -45,7 +45,7 @@ def measured(model: nn.Module, x: Tensor):
 
 
 def nodes_of(found, name: str) -> Tensor:
-    return found.spaces.edges[name].out.reshape(-1)
+    return found.spaces.edges[name].target.reshape(-1)
 
 
 def test_at_the_last_place_it_is_what_the_output_reads() -> None:

@@ -54,7 +54,7 @@ def test_flow_is_conserved():
     )
     for name, p in parameters.items():
         share = (p.detach() ** 2 * found.kappa1[name]).reshape(-1)
-        leaving.scatter_add_(0, found.spaces.edges[name].into.expand(p.shape).reshape(-1), share)
+        leaving.scatter_add_(0, found.spaces.edges[name].source.expand(p.shape).reshape(-1), share)
     torch.testing.assert_close(flow[1:], leaving[1:], rtol=1e-9, atol=0)
     assert flow[0] == 1
 

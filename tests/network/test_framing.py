@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from pathsgd.arithmetic.scaled import Scaled, no_scale
 from pathsgd.kernels.whiten import dense
 from pathsgd.metric.geometry import Geometry
-from pathsgd.network.framed import Frame, Framed, Window, constant
-from pathsgd.network.framing import Framing
+from pathsgd.network.framing import Frame, Framed, Framing, Window, constant
 from pathsgd.network.record.record import record
 from pathsgd.paths.kappa import Kappa
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pathsgd.network.record.record import record
-from pathsgd.network.rolled import rolled
+from pathsgd.network.recurrences import rolled
 from pathsgd.paths.kappa import Kappa
 from pathsgd.paths.match import match
 

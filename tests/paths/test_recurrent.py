@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from pathsgd import Metric
-from pathsgd.arithmetic.perron import perron_root
+from pathsgd.arithmetic.recurrence import perron_root
 from pathsgd.kernels import native
 from pathsgd.kernels.fallback.squared_sequences import constant_input_states
 from pathsgd.metric.geometry import Geometry, measure
@@ -21,7 +21,7 @@ from pathsgd.paths import recurrent as plain
 from pathsgd.paths.gamma import log_gamma_sq
 from pathsgd.paths.kappa import kappa
 from pathsgd.paths.match import PlainNet, StackNet, match
-from pathsgd.paths.recurrent_states import sequences
+from pathsgd.paths.recurrent import sequences
 from support.kernels import BACKENDS
 
 

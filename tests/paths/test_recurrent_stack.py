@@ -231,6 +231,6 @@ def test_flow_is_laid_end_to_end_where_units_are_numbered_so(options: dict[str, 
     measured, parameters = Geometry(net).measure([x], exact=False), dict(net.named_parameters())
     assert measured.spaces.are_all_in_order(tuple(measured.flow))
     found = path_flow(measured, parameters)
-    measured.spaces._in_order[tuple(measured.flow)] = False
+    measured.spaces._cache[tuple(measured.flow)] = False
     assert torch.equal(found, path_flow(measured, parameters))
     assert not measured.spaces.are_all_in_order(tuple(reversed(list(measured.flow))))

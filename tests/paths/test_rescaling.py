@@ -55,7 +55,8 @@ def test_a_residual_net_of_convolutions_with_batch_norm() -> None:
     spaces = pathsgd.node_spaces(net, torch.rand(2, 1, 6, 6))
     assert spaces.count == 4 + 2 * 4
     assert (
-        bool((spaces.edges["1.first.weight"].out == 0).all()) and spaces.edges["1.norm.weight"].free
+        bool((spaces.edges["1.first.weight"].target == 0).all())
+        and spaces.edges["1.norm.weight"].free
     )
 
 

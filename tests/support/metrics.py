@@ -22,12 +22,13 @@ def slow_metric(
     for name, kappa1 in measured.kappa1.items():
         p = parameters[name].detach().double()
         for node, share in zip(
-            edges[name].out.expand(p.shape).flatten().tolist(), (p**2 * kappa1).flatten().tolist()
+            edges[name].target.expand(p.shape).flatten().tolist(),
+            (p**2 * kappa1).flatten().tolist(),
         ):
             phi[node] += share
     width = torch.ones(len(phi), dtype=torch.float64)
     for e in edges.values():
-        layer = set(e.out.flatten().tolist()) - {0}
+        layer = set(e.target.flatten().tolist()) - {0}
         for node in layer:
             width[node] = max(float(width[node]), len(layer))
     bounded = torch.maximum(phi, 0.1 / width)
@@ -35,7 +36,7 @@ def slow_metric(
     raised = torch.where(phi > 0, bounded / phi, 1.0) if rho else torch.ones_like(phi)
     result = {}
     for name, kappa in measured.kappa.items():
-        out, into = edges[name].out, edges[name].into
+        out, into = edges[name].target, edges[name].source
         weighted = kappa * raised[out] / (bounded[out] * bounded[into]) ** (rho / 2)
         free = bool((out != into).any())
         result[name] = (

@@ -149,7 +149,7 @@ def mean_log(values: WhiteningOf) -> float:
 def _way(measured: Measure, name: str) -> tuple[Layer, Layer]:
     """The layers that a parameter leads from and to."""
     edges = measured.spaces.edges[name]
-    return _layer(edges.into), _layer(edges.out)
+    return _layer(edges.source), _layer(edges.target)
 
 
 def _layer(nodes: Tensor) -> Layer:

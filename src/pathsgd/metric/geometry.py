@@ -22,10 +22,9 @@ from pathsgd.kernels.whiten import Outer, dense
 from pathsgd.metric.structures import Structure, Structures
 from pathsgd.network.framing import Framing
 from pathsgd.network.frozen import Frozen
-from pathsgd.network.node_spaces import NodeSpaces
-from pathsgd.network.places import Place
-from pathsgd.network.record.dice import Dice
+from pathsgd.network.node_spaces import NodeSpaces, Place
 from pathsgd.network.record.inputs import Call, call_of
+from pathsgd.network.record.preserve import RandomState
 from pathsgd.network.record.record import Output
 from pathsgd.network.recurrences import Recurrence
 from pathsgd.network.tape import Recording
@@ -260,7 +259,7 @@ class Geometry:
     def structure(
         self,
         inputs: Sequence[Any] | Call,
-        dice: Dice | None = None,
+        dice: RandomState | None = None,
         parameters: dict[str, Tensor] | None = None,
     ) -> Structure:
         """What is known of the forward pass on these inputs, whatever the weights."""
@@ -278,7 +277,7 @@ class Geometry:
         root: float | None = None,
         parameters: dict[str, Tensor] | None = None,
         also: Sequence[Tensor] = (),
-        dice: Dice | None = None,
+        dice: RandomState | None = None,
         free_only: bool = False,
     ) -> Measure:
         """The geometry at the current weights.

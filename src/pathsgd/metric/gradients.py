@@ -23,8 +23,8 @@ from pathsgd.metric.bounds import (
 from pathsgd.metric.choice import Metric, MetricChoice, PaperMetric, chosen
 from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.whitening import inverse_metric
+from pathsgd.network.record.model import check_model
 from pathsgd.network.record.record import Output
-from pathsgd.network.record.validation import check_model
 from pathsgd.paths.kappa import Terms
 
 

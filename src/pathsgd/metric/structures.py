@@ -18,15 +18,13 @@ from pathsgd.network.framing import Framing
 from pathsgd.network.frozen import Frozen
 from pathsgd.network.node_spaces import NodeSpaces
 from pathsgd.network.nodes import spaces_of
-from pathsgd.network.record.alike import alike
-from pathsgd.network.record.dice import Dice
 from pathsgd.network.record.inputs import Call, is_sparse, numbered_tensors, objects_in
+from pathsgd.network.record.preserve import RandomState
 from pathsgd.network.record.record import Output, record
-from pathsgd.network.recurrences import Recurrence, recurrences
-from pathsgd.network.rolled import rolled
+from pathsgd.network.recurrences import Recurrence, recurrences, rolled
 from pathsgd.network.sharing import repeats_along_paths
 from pathsgd.network.squared import in_rows, used_once
-from pathsgd.network.tape import Recording
+from pathsgd.network.tape import Recording, alike
 from pathsgd.paths.chain import Link, chain
 from pathsgd.paths.match import PlainNet, StackNet, match
 
@@ -141,7 +139,7 @@ class Structures:
         return {name: owner[key] for name, owner, key in self._owners}  # type: ignore[misc]
 
     def find(
-        self, call: Call, parameters: dict[str, Tensor], dice: Dice | None = None
+        self, call: Call, parameters: dict[str, Tensor], dice: RandomState | None = None
     ) -> Structure:
         """The structure of the forward pass whose gradients the parameters hold; recorded if it is a new one.
 
@@ -200,11 +198,11 @@ class Structures:
             del oldest[next(iter(oldest))]
 
     def _recorded(
-        self, call: Call, parameters: dict[str, Tensor], trained: frozenset[str], dice: Dice | None
+        self, call: Call, parameters: dict[str, Tensor], trained: frozenset[str], dice: RandomState | None
     ) -> Structure:
         recording = self._record(call, dice)
-        self.throws_dice |= recording.steered
-        if recording.steered and dice is None and not _explains(recording, trained, parameters):
+        self.throws_dice |= recording.branches_at_random
+        if recording.branches_at_random and dice is None and not _explains(recording, trained, parameters):
             recording = self._search(call, trained, parameters, recording)
         for variants in self._variants.values():
             for known in variants.known.values():
@@ -219,10 +217,10 @@ class Structures:
         links = None if free & recording.reached else chain(recording)
         return Structure(recording, spaces, plain, repeats, free, repeated, once, rows, links)
 
-    def _record(self, call: Call, dice: Dice | None) -> Recording:
+    def _record(self, call: Call, dice: RandomState | None) -> Recording:
         if dice is None:
             return rolled(record(self.model, call, self.output))
-        with dice.thrown_again():
+        with dice.applied():
             return rolled(record(self.model, call, self.output))
 
     def _search(
@@ -231,7 +229,7 @@ class Structures:
         """The way that the forward pass took: throw until what has gradients is what is reached, or nearly."""
         best = first
         for seed in range(_THROWS):
-            with Dice.seeded(seed).thrown_again():
+            with RandomState.seeded(seed).applied():
                 found = rolled(record(self.model, call, self.output))
             if len(found.reached ^ trained) < len(best.reached ^ trained):
                 best = found

@@ -59,7 +59,7 @@ def path_flow(measured: Measure, parameters: Mapping[str, Tensor]) -> Tensor:
     phi = torch.zeros(measured.spaces.count + 1, dtype=torch.float64, device=device)
     for name, through in measured.flow.items():
         phi.index_copy_(
-            0, measured.spaces.edges_on(name, device).out.reshape(-1), through.to(device)
+            0, measured.spaces.edges_on(name, device).target.reshape(-1), through.to(device)
         )
     for name in measured.kappa1 if not measured.flow else ():
         if measured.is_free(name):
@@ -70,7 +70,7 @@ def path_flow(measured: Measure, parameters: Mapping[str, Tensor]) -> Tensor:
 
 def _add_entering(sums: Tensor, measured: Measure, name: str, p: Tensor) -> None:
     """Add to the sum of each node what one parameter brings into it."""
-    out = measured.spaces.edges_on(name, sums.device).out
+    out = measured.spaces.edges_on(name, sums.device).target
     if name in measured.mass and out.shape[1] == 1:
         rows = measured.mass[name].to(sums.device)
         sums.index_add_(0, out.reshape(-1).expand(len(rows)), rows)
@@ -446,5 +446,5 @@ def balancing_ratios(
     for name in (name for name in measured.kappa if name in names):
         edges = measured.spaces.edges_on(name, parameters[name].device)
         free = weight is not None and measured.is_free(name)
-        ratios[name] = weight[edges.out] * weight[edges.into] if free else None  # type: ignore[index]
+        ratios[name] = weight[edges.target] * weight[edges.source] if free else None  # type: ignore[index]
     return ratios

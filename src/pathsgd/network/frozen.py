@@ -91,9 +91,9 @@ def _used(recording: Recording, values: set[Value]) -> dict[str, Value]:
 def _wanted(spaces: NodeSpaces, moving: frozenset[str]) -> frozenset[str]:
     joined: set[int] = set()
     for edges in (spaces.edges[name] for name in moving):
-        joined |= {*edges.out.unique().tolist(), *edges.into.unique().tolist()}
+        joined |= {*edges.target.unique().tolist(), *edges.source.unique().tolist()}
     joined.discard(FIXED)
     entering = {
-        n for n, e in spaces.edges.items() if not joined.isdisjoint(e.out.unique().tolist())
+        n for n, e in spaces.edges.items() if not joined.isdisjoint(e.target.unique().tolist())
     }
     return moving | entering

@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pathsgd.network.node_spaces import Edges, NodeSpaces
-from pathsgd.network.places import several_places
+from pathsgd.network.node_spaces import Edges, NodeSpaces, several_places
 from pathsgd.network.rules.base import CONSTANT, FIXED, NOTHING, Nodes
 from pathsgd.network.tape import Kind, Recording, Step, Value, interpret, map_leaves
 
@@ -340,11 +339,11 @@ def _number(
 
 def _scale_free(edges: Mapping[str, Edges], normalised: Tensor) -> dict[int, frozenset[str]]:
     """Nodes that are normalised and that no weight leads away from, with the parameters that enter them."""
-    left = {node for e in edges.values() for node in e.into.unique().tolist()}
+    left = {node for e in edges.values() for node in e.source.unique().tolist()}
     nodes = {node for node in normalised.unique().tolist() if node > FIXED} - left
     entering: dict[int, set[str]] = {node: set() for node in nodes}
     for name, e in edges.items():
-        for node in set(e.out.unique().tolist()) & nodes:
+        for node in set(e.target.unique().tolist()) & nodes:
             entering[node].add(name)
     return {node: frozenset(names) for node, names in entering.items() if names}
 

@@ -20,12 +20,11 @@ from pathsgd.arithmetic.recurrence import States
 from pathsgd.arithmetic.scaled import Scaled, add, no_scale, power_of
 from pathsgd.distributed.gathered import Gathered, Shelf
 from pathsgd.distributed.spread import is_sharded, whole
-from pathsgd.network.convolved import Kernel
 from pathsgd.network.framing import Framing
 from pathsgd.network.rules.base import Squared, examples
 from pathsgd.network.rules.convolution import ConvolutionRule
 from pathsgd.network.tape import Recording, Step, Value, interpret, map_leaves
-from pathsgd.network.unsquared import Unsquared
+from pathsgd.network.unsquared import UnsquaredKernel, UnsquaredMatrix
 
 _FEW = 2
 """Uses of a parameter for each of which it may be gathered: two layers that are tied, but no loop."""
@@ -74,7 +73,7 @@ class Evaluation:
         framing: Framing | None = None,
     ) -> None:
         keep = list(keep)
-        self.unsquared: dict[str, Unsquared | Kernel | Gathered] = {
+        self.unsquared: dict[str, UnsquaredMatrix | UnsquaredKernel | Gathered] = {
             name: unsquared(parameters[name], wanted is None or name in wanted)
             for name in recording.parameters
             if name in bare
@@ -159,12 +158,12 @@ def _interpret_gathering(recording: Recording, known: dict[Value, Any], net: Squ
         interpret(recording, known, squared)
 
 
-def unsquared(parameter: Tensor, wanted: bool) -> Unsquared | Kernel:
+def unsquared(parameter: Tensor, wanted: bool) -> UnsquaredMatrix | UnsquaredKernel:
     """A parameter of the squared network of which kappa1 alone is asked for, if it is wanted."""
     return (
-        Unsquared(parameter, wanted=wanted)
+        UnsquaredMatrix(parameter, wanted=wanted)
         if parameter.dim() == 2
-        else Kernel(parameter, wanted=wanted)
+        else UnsquaredKernel(parameter, wanted=wanted)
     )
 
 

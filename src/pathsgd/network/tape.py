@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 
 class Kind(enum.Enum):
@@ -72,7 +73,7 @@ class Recording:
         where the user chose the outputs.
     structural: the numbers of the inputs whose values are part of what is recorded (masks, lengths, edges).
     rows: how many examples it was made with.
-    steered: whether dice steered the forward pass, so that another one may take other ways.
+    branches_at_random: whether dice branches_at_random the forward pass, so that another one may take other ways.
     """
 
     inputs: list[Value] = field(default_factory=list)
@@ -82,7 +83,7 @@ class Recording:
     returned: list[Value] = field(default_factory=list)
     structural: frozenset[int] = frozenset()
     rows: int = 1
-    steered: bool = False
+    branches_at_random: bool = False
 
     @cached_property
     def reached(self) -> frozenset[str]:
@@ -161,3 +162,43 @@ def leaves(tree: Any) -> list[Any]:
 def values_in(tree: Any) -> list[Value]:
     """The values among the leaves."""
     return [a for a in leaves(tree) if isinstance(a, Value)]
+
+
+# ---- Are two recordings the same network?
+
+
+def alike(a: Recording, b: Recording) -> bool:
+    """Whether two recordings have the same steps, between the same values, with the same constants."""
+    if len(a.steps) != len(b.steps) or list(a.parameters) != list(b.parameters) or a.rows != b.rows:
+        return False
+    if len(a.inputs) != len(b.inputs):
+        return False
+    twin = dict(zip(a.inputs, b.inputs)) | dict(zip(a.parameters.values(), b.parameters.values()))
+    if any(v.shape != w.shape for v, w in twin.items()):
+        return False
+    for s, t in zip(a.steps, b.steps):
+        if s.operation != t.operation or s.where != t.where or len(s.outputs) != len(t.outputs):
+            return False
+        left, right = leaves((s.args, s.kwargs)), leaves((t.args, t.kwargs))
+        if len(left) != len(right) or not all(_same(x, y, twin) for x, y in zip(left, right)):
+            return False
+        twin |= {v: w for v, w in zip(s.outputs, t.outputs) if v is not None and w is not None}
+    measured = [[twin.get(v) for v in values] for values in (a.outputs, a.returned)]
+    return measured == [list(b.outputs), list(b.returned)]
+
+
+def _same(x: Any, y: Any, twin: dict[Value, Value]) -> bool:
+    if isinstance(x, Value):
+        return twin.get(x) is y
+    if isinstance(x, Tensor) or isinstance(y, Tensor):
+        return x is y or (isinstance(x, Tensor) and isinstance(y, Tensor) and _equal(x, y))
+    return type(x) is type(y) and bool(x == y)
+
+
+def _equal(x: Tensor, y: Tensor) -> bool:
+    return (
+        x.shape == y.shape
+        and x.dtype == y.dtype
+        and x.layout == y.layout
+        and bool(torch.equal(x, y))
+    )

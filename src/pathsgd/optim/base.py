@@ -18,8 +18,8 @@ from pathsgd.distributed.spread import is_sharded
 from pathsgd.metric.bounds import DualNorm, bound_of
 from pathsgd.metric.choice import MetricChoice, PaperMetric, chosen
 from pathsgd.metric.geometry import Measure
+from pathsgd.network.record.model import original
 from pathsgd.network.record.record import Output
-from pathsgd.network.record.unwrap import original
 from pathsgd.optim import growth as growth_bound
 from pathsgd.optim import on_device
 from pathsgd.optim.last_inputs import LastInputs

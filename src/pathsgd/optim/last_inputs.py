@@ -15,11 +15,10 @@ from torch import Tensor, nn
 
 from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.structures import Structures
-from pathsgd.network.record.dice import Dice
 from pathsgd.network.record.inputs import Call, call_of, is_sparse, map_tensors, numbered_tensors
+from pathsgd.network.record.model import NO_FORWARD, has_forward, original, watched
+from pathsgd.network.record.preserve import RandomState
 from pathsgd.network.record.recorder import is_recording
-from pathsgd.network.record.unwrap import original, watched
-from pathsgd.network.record.validation import NO_FORWARD, has_forward
 from pathsgd.optim import ranks
 
 
@@ -41,7 +40,7 @@ class LastInputs:
         )
         self._peers: ranks.Peers | None = None
         """The processes that share their gradients with this one."""
-        self.dice: Dice | None = None
+        self.dice: RandomState | None = None
         """The random generators before the last forward pass, where they are watched."""
         self.watches_dice = False
         self.structural: frozenset[int] | None = None
@@ -71,7 +70,7 @@ class LastInputs:
         if not torch.is_grad_enabled() and self._call is not None:
             return  # an evaluation: the gradients of the next step do not come from here
         self._peers = self._peers or ranks.active_peers()
-        self.dice = Dice.now() if self.watches_dice else None
+        self.dice = RandomState.current() if self.watches_dice else None
         if kwargs:
             bound = inspect.signature(original(model).forward).bind(*args, **kwargs)
             args, kwargs = bound.args, bound.kwargs
@@ -126,7 +125,7 @@ class LastInputs:
             )
         return self._call
 
-    def get_agreed(self, geometry: Geometry) -> tuple[Call, Dice | None]:
+    def get_agreed(self, geometry: Geometry) -> tuple[Call, RandomState | None]:
         """The same in every process that trains the model: what the first was run on, and its dice."""
         call = self.get()
         if self._peers is None:

@@ -23,8 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from pathsgd.distributed.spread import is_sharded
-from pathsgd.network.record.dice import Dice
 from pathsgd.network.record.inputs import Call, map_tensors, numbered_tensors
+from pathsgd.network.record.preserve import RandomState
 from pathsgd.torch_private import active_ddp, default_store
 
 _KEPT = 8
@@ -70,8 +70,8 @@ def is_first(peers: Peers) -> bool:
 
 
 def agreed(
-    call: Call, dice: Dice | None, structural: frozenset[int], peers: Peers
-) -> tuple[Call, Dice | None]:
+    call: Call, dice: RandomState | None, structural: frozenset[int], peers: Peers
+) -> tuple[Call, RandomState | None]:
     """What the first process was run on, in every process. structural: numbers of the inputs whose values count."""
     number, store = _sent[peers.name], _store()
     _sent[peers.name] += 1
@@ -118,7 +118,7 @@ class _Described:
         return torch.zeros((), dtype=self.dtype, device=device).expand(self.shape)
 
 
-def _message(call: Call, dice: Dice | None, structural: frozenset[int]) -> bytes:
+def _message(call: Call, dice: RandomState | None, structural: frozenset[int]) -> bytes:
     """The call with descriptions in the place of tensors; of objects only the tensors that they hold."""
     numbers = itertools.count()
 

@@ -24,8 +24,8 @@ from pathsgd.metric.gradients import refuse_unfit
 from pathsgd.metric.structures import Structure
 from pathsgd.metric.whitening import WhiteningOf, Whitenings, balancing_ratios, is_large, whitenings
 from pathsgd.network.node_spaces import NodeSpaces
-from pathsgd.network.record.dice import Dice
 from pathsgd.network.record.inputs import Call
+from pathsgd.network.record.preserve import RandomState
 from pathsgd.network.record.record import Output
 from pathsgd.network.recurrences import Recurrence
 from pathsgd.optim.last_inputs import LastInputs
@@ -140,7 +140,7 @@ class Refresh:
         root: float | None = None,
         parameters: dict[str, Tensor] | None = None,
         also: Sequence[Tensor] = (),
-        seen: tuple[Call, Dice | None] | None = None,
+        seen: tuple[Call, RandomState | None] | None = None,
         *,
         free_only: bool = False,
     ) -> Measure:

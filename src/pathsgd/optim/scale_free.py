@@ -112,7 +112,7 @@ def _rows(parts: Sequence[Part], spaces: NodeSpaces) -> Iterator[Row]:
     kept[free] = True
     for part in parts:
         for index, (name, owner) in enumerate(zip(part.names, part.owners)):
-            out = spaces.edges[name].out if name in spaces.edges else None
+            out = spaces.edges[name].target if name in spaces.edges else None
             if out is not None and bool(kept[out].any()):
                 nodes = torch.where(kept[out], out, 0)
                 if part.spread is not None:

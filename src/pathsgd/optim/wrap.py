@@ -16,8 +16,8 @@ from pathsgd.metric.choice import Metric, MetricChoice, PaperMetric
 from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.gradients import scale_gradients_, without_memory
 from pathsgd.metric.whitening import inverse_metric
+from pathsgd.network.record.model import original
 from pathsgd.network.record.record import Output
-from pathsgd.network.record.unwrap import original
 from pathsgd.optim.last_inputs import LastInputs
 from pathsgd.paths.kappa import Terms
 

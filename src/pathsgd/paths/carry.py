@@ -78,8 +78,8 @@ def carry(
     for name, p in parameters.items():
         edges = spaces.edges[name]
         if edges.free and p in optimizer.state:
-            c = (factors[edges.out] / factors[edges.into]).expand(p.shape)
-            _carry_one(optimizer.state[p], c, factors[edges.out].reshape(-1), powers)
+            c = (factors[edges.target] / factors[edges.source]).expand(p.shape)
+            _carry_one(optimizer.state[p], c, factors[edges.target].reshape(-1), powers)
 
 
 def _carry_one(state: dict[str, Any], c: Tensor, alpha: Tensor, powers: Mapping[str, int]) -> None:

@@ -23,7 +23,7 @@ from pathsgd.distributed.sharded import whole_parameters
 from pathsgd.kernels.whiten import Outer
 from pathsgd.network.framing import Framing
 from pathsgd.network.record.record import Output, record
-from pathsgd.network.rolled import rolled
+from pathsgd.network.recurrences import rolled
 from pathsgd.network.sharing import parameters_shared_along_paths
 from pathsgd.network.squared import Evaluation
 from pathsgd.network.tape import Recording, Value
@@ -257,3 +257,42 @@ def kappa(
 def _signed(values: Tensor, log_factor: Tensor) -> Tensor:
     """values * exp(log_factor); an estimate of kappa2 may be negative."""
     return values.sign() * scaled.to_float(values.abs(), log_factor)
+
+
+# ---- The share of all paths that a weight carries: a score for pruning that rescaling does not change.
+
+
+def path_share(model: nn.Module, *inputs: Any, output: Output = None) -> dict[str, Tensor]:
+    """Each weight's share of gamma^2, by parameter name, as float64 tensors of the parameters' shapes.
+
+    inputs: example inputs of the model; only shapes and dtypes matter.
+    output: which of the model's results to measure, an index, a key or a function; None takes the first tensor.
+
+    The shares of a layer that every path crosses once add up to one, with the bias that starts paths there. They are
+    importance scores for `torch.nn.utils.prune`:
+
+    >>> import torch
+    >>> from torch.nn.utils import prune
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    >>> share = path_share(net, torch.ones(1, 4))
+    >>> weights = {(net[0], "weight"): share["0.weight"], (net[2], "weight"): share["2.weight"]}
+    >>> prune.global_unstructured(list(weights), prune.L1Unstructured, importance_scores=weights, amount=0.5)
+    >>> int(sum((module.weight == 0).sum() for module, _ in weights))
+    20
+    """
+    parameters = whole_parameters(model)
+    measured = Kappa(rolled(record(model, inputs, output)), parameters)
+    total = measured.total.mantissa.detach()
+    if total == 0:
+        raise ValueError(
+            "gamma^2 is zero: no path reaches the output, so no weight has a share of it"
+        )
+    result = {
+        name: torch.zeros(p.shape, dtype=torch.float64, device=p.device)
+        for name, p in parameters.items()
+    }
+    for name, q in measured.evaluation.weights.items():
+        result[name] = (
+            q.mantissa.detach() * measured.first()[name] / total
+        )  # the scales of q and of kappa cancel
+    return result

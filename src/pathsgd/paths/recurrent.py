@@ -1,7 +1,7 @@
 """kappa1 of a plain recurrent net in closed form: [embedding ->] one ReLU RNN layer -> linear output.
 
 The commonest model of this field gets a path of its own: with A = W_rec^2, u = what enters a step, v = what an output
-step collects (column sums of W_out^2), both sequences of states and their sums come from `plain_sums`, and
+step collects (column sums of W_out^2), both sequences of states and their sums come from `kernels.plain_sums`, and
 
     kappa1(W_rec) = sum_s delta_{s+1} h_s^T        kappa1(W_in) = (sum_s delta_s) e^T        kappa1(b) = sum_s delta_s
     kappa1(W_out) = 1 (sum over output steps h_s)^T
@@ -19,10 +19,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathsgd.arithmetic.perron import perron_root
+from pathsgd.arithmetic.recurrence import perron_root
 from pathsgd.arithmetic.second_order import second_order_sum
 from pathsgd.kernels.plain_sums import PlainSums, plain_sums
 from pathsgd.kernels.squared_products import squared_products
+from pathsgd.kernels.squared_sequences import squared_sequences
 from pathsgd.paths.match import PlainNet
 
 
@@ -193,3 +194,19 @@ def kappa2(net: PlainNet, parameters: Mapping[str, Tensor], first: PlainKappa) -
         A, first.h[:-1], first.delta[1:], adjoint=not net.every_step, tolerance=tolerance
     )
     return {net.w_rec: total.mul_(A).mul_(4 / first.root / first.divisor)}
+
+
+# ---- States of the squared recurrence of one layer, in a scale in which nothing overflows.
+
+
+def sequences(
+    weight: Tensor, u: Tensor, v: Tensor, steps: int, *, every_step: bool, root: float | None = None
+) -> tuple[Tensor, Tensor, float]:
+    """Scaled states h and adjoints delta of the squared recurrence, and the root r that was taken out.
+
+    weight: W_rec (H, H); u: what enters each step (H,); v: what each output step collects (H,). Row s-1 of the first
+    is r^-(s-1) h_s, row s-1 of the second is r^-(T-s) delta_s. root: a good guess of r, from an earlier call.
+    """
+    if root is None:
+        root = max(1.0, perron_root(weight.to(u.dtype).square(), u, v))
+    return (*squared_sequences(weight, u, v, steps, every_step, 1 / root), root)

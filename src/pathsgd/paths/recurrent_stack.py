@@ -1,7 +1,7 @@
 """kappa1 of several recurrent layers in closed form: [embedding ->] ReLU RNN layers, one or two directions -> linear.
 
 The states of a layer enter the next one, so what enters differs from step to step, and a layer is one sweep forth and
-one back (`stack_sums`). With A = W_rec^2, x_t what enters a layer, t = 1..T:
+one back (`kernels.stack_sums`). With A = W_rec^2, x_t what enters a layer, t = 1..T:
 
     h_t = A h_{t-1} + W_in^2 x_t + b^2        delta_t = A^T delta_{t+1} + what enters from above at t
     kappa1(W_in) = sum_t delta_t x_t^T        kappa1(W_rec) = sum_t delta_{t+1} h_t^T        kappa1(b) = sum_t delta_t
@@ -25,7 +25,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from pathsgd.arithmetic.perron import perron_root
+from pathsgd.arithmetic.recurrence import perron_root
 from pathsgd.kernels.squared_products import squared_products
 from pathsgd.kernels.stack_sums import StackSums, stack_sums
 from pathsgd.kernels.whiten import Outer

@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 from pathsgd.distributed.sharded import refuse_sharded
 from pathsgd.network.node_spaces import Edges, NodeSpaces
 from pathsgd.network.nodes import spaces_of
+from pathsgd.network.record.model import check_model
 from pathsgd.network.record.record import Output, record
-from pathsgd.network.record.validation import check_model
 from pathsgd.network.rules.base import FIXED
 from pathsgd.paths import carry
 
@@ -97,7 +97,7 @@ def apply(
         for name, p in parameters.items():
             edges = spaces.edges[name]
             if edges.free:
-                p.mul_((factors[edges.out] / factors[edges.into]).to(p))
+                p.mul_((factors[edges.target] / factors[edges.source]).to(p))
         if optimizer is not None:
             carry.carry(optimizer, parameters, spaces, factors)
 
@@ -183,8 +183,8 @@ def _squared_sums(
         edges = spaces.edges[name]
         if not edges.free:
             continue
-        target, source = (side.expand(p.shape) for side in (edges.out, edges.into))
-        factor = torch.exp(2 * (log_alpha[edges.out] - log_alpha[edges.into]))
+        target, source = (side.expand(p.shape) for side in (edges.target, edges.source))
+        factor = torch.exp(2 * (log_alpha[edges.target] - log_alpha[edges.source]))
         weight = torch.where(target != source, p.detach().to(factor).square() * factor, 0.0)
         into.scatter_add_(0, target.reshape(-1), weight.reshape(-1))
         out.scatter_add_(0, source.reshape(-1), weight.reshape(-1))

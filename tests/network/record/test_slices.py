@@ -1,4 +1,4 @@
-"""What is known of slices without counting paths, against the count; calls seen before, against a look at each."""
+"""Separate slices without counting paths, against the count; calls checked once, against each checked."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from pathsgd.errors import UnsupportedOperation
-from pathsgd.network.record import batch, recorder
-from pathsgd.network.record.alike import alike
+from pathsgd.network.record import batch, calls, recorder
+from pathsgd.network.record.batch import are_certainly_separate
 from pathsgd.network.record.inputs import Call, call_of, numbered_tensors
-from pathsgd.network.record.record import _record, record
-from pathsgd.network.record.slices import are_certainly_separate
-from pathsgd.network.tape import Recording
+from pathsgd.network.record.record import record, record_as_is
+from pathsgd.network.tape import Recording, alike
 from support import models
 from support.cases import CASES
 
@@ -24,18 +23,18 @@ def pairs(model: nn.Module, inputs: tuple[Tensor, ...]) -> Iterator[tuple[Record
     call: Call = call_of(model, inputs)
     for dims in batch._candidates(numbered_tensors(call)):
         try:
-            one, two = (_record(model, batch._resized(call, dims, size), None) for size in (1, 2))
+            one, two = (record_as_is(model, batch._resized(call, dims, size)) for size in (1, 2))
         except (ValueError, UnsupportedOperation):
             continue
         yield one, two
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_certain_is_what_the_paths_say(name: str) -> None:
+def test_certainty_agrees_with_the_path_count(name: str) -> None:
     chosen = CASES[name]
     for one, two in pairs(chosen.build(name), chosen.examples()):
         if are_certainly_separate(one, two):
-            counts = [batch._path_count(recording) for recording in (one, two)]
+            counts = [batch._log_paths(recording) for recording in (one, two)]
             assert counts[1] - counts[0] == pytest.approx(torch.tensor(2.0).log().item())
             assert [v.shape.numel() for v in two.outputs] == [
                 2 * v.shape.numel() for v in one.outputs
@@ -56,9 +55,9 @@ CERTAIN = {
 
 
 @pytest.mark.parametrize("name", CERTAIN)
-def test_of_usual_nets_no_paths_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usual_nets_need_no_path_count(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, shape = CERTAIN[name]
-    monkeypatch.setattr(batch, "_path_count", lambda recording: pytest.fail("paths were counted"))
+    monkeypatch.setattr(batch, "_log_paths", lambda recording: pytest.fail("paths were counted"))
     assert record(make(), (torch.rand(shape),)).rows == 1
 
 
@@ -74,7 +73,7 @@ MIXED = {
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_of_what_mixes_slices_or_tells_them_apart_nothing_is_certain(name: str) -> None:
+def test_mixed_or_distinguished_slices_are_not_certainly_separate(name: str) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -84,23 +83,23 @@ def test_of_what_mixes_slices_or_tells_them_apart_nothing_is_certain(name: str) 
             return MIXED[name](self, x)
 
     one, two = (
-        _record(model := Net(), call_of(model, (torch.rand(size, 3),)), None) for size in (1, 2)
+        record_as_is(model := Net(), call_of(model, (torch.rand(size, 3),))) for size in (1, 2)
     )
     assert not are_certainly_separate(one, two)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_was_seen_before_is_recorded_as_it_was(
+def test_a_call_checked_once_is_recorded_the_same(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = CASES[name]
     model, inputs = chosen.build(name), chosen.examples()
     found = record(model, inputs)
-    monkeypatch.setattr(recorder, "key_of", lambda *_: None)
+    monkeypatch.setattr(calls, "key_of", lambda *_: None)
     assert alike(found, record(model, inputs))
 
 
-def test_turns_of_a_loop_are_seen_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_turns_of_a_loop_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     slowly = recorder.Recorder._record
     monkeypatch.setattr(

@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 from torch.overrides import get_overridable_functions, resolve_name
 
-from pathsgd.network.record import spelling
+from pathsgd.network.record import calls
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def test_quick_names_are_those_of_torch() -> None:
     known = [f for functions in get_overridable_functions().values() for f in functions]
     known += [getattr(Tensor, name).__get__ for name in ("shape", "data", "T", "grad", "is_cuda")]
-    quick = [(f, spelling._quick_name(f)) for f in known]
+    quick = [(f, calls._quick_name(f)) for f in known]
     assert sum(name is not None for _, name in quick) > 0.8 * len(quick)
     for function, name in quick:
         slow = resolve_name(function)
         if name is not None and slow:
-            assert spelling._canonical(name) == spelling._canonical(slow), (name, slow)
+            assert calls._canonical(name) == calls._canonical(slow), (name, slow)
 
 
 def test_recording_does_not_list_all_of_torch() -> None:

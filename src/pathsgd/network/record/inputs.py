@@ -1,6 +1,6 @@
-"""What a model is called with: arguments and keywords, with tensors anywhere in them.
+"""The arguments of one call of a model, with tensors anywhere in them.
 
-Tensors lie in tuples, lists and dictionaries, and in objects that hold them (dataclasses, graphs with their edges).
+Tensors may lie in tuples, lists and dictionaries, and in objects (dataclasses, graphs with edges).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_map
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size)
+# Not every callable: graphs of torch_geometric are callable and hold tensors.
 _CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-"""What is callable and no more; graphs of torch_geometric are callable and hold tensors."""
 
 
 @dataclass(frozen=True)
@@ -32,36 +32,29 @@ class Call:
 
 
 def call_of(model: nn.Module, inputs: Sequence[Any]) -> Call:
-    """Example inputs as the model takes them; one dictionary of inputs by the names of forward's is taken by name."""
-    if (
-        isinstance(model, nn.Module)
-        and len(inputs) == 1
-        and isinstance(inputs[0], Mapping)
-        and inputs[0]
-    ):
+    """The call for example inputs; a single dictionary gives forward's arguments by name."""
+    first = inputs[0] if len(inputs) == 1 and isinstance(model, nn.Module) else None
+    if isinstance(first, Mapping) and first:
         signature = inspect.signature(model.forward)
-        names = [
-            n
-            for n, p in signature.parameters.items()
-            if p.kind is not inspect.Parameter.VAR_KEYWORD
-        ]
+        parameters = signature.parameters.items()
+        names = [n for n, p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD]
         try:
-            signature.bind(**inputs[0])
+            signature.bind(**first)
         except TypeError:
             return Call(tuple(inputs))
-        if not names or any(name in names for name in inputs[0]):
-            return Call((), dict(inputs[0]))
+        if not names or any(name in names for name in first):
+            return Call((), dict(first))
     return Call(tuple(inputs))
 
 
 def map_tensors(function: Callable[[Tensor], Any], call: Call) -> Call:
-    """The call with function(tensor) in the place of every tensor, in the order of `numbered_tensors`."""
+    """The call with function(tensor) for every tensor, in the order of `numbered_tensors`."""
 
     def mapped(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             return function(leaf)
         held = _held(leaf)
-        # A deep copy takes what the memo says for the tensors, and copies the objects around them.
+        # A deep copy takes the tensors from the memo and copies the objects around them.
         return copy.deepcopy(leaf, {id(t): function(t) for t in held}) if held else leaf
 
     if _is_flat(call):
@@ -71,7 +64,7 @@ def map_tensors(function: Callable[[Tensor], Any], call: Call) -> Call:
 
 
 def _is_flat(call: Call) -> bool:
-    """Whether a call has tensors and nothing around them: no tree to walk through, which costs a small net's step."""
+    """Whether the arguments are tensors and nothing else: walking a tree costs a small net's step."""
     return not call.kwargs and all(isinstance(a, Tensor) for a in call.args)
 
 
@@ -80,7 +73,7 @@ def _leaves(call: Call) -> Sequence[Any]:
 
 
 def numbered_tensors(call: Call) -> list[Tensor]:
-    """All tensors of a call, in an order of their own."""
+    """All tensors of a call, in a fixed order."""
     return [
         t for leaf in _leaves(call) for t in ([leaf] if isinstance(leaf, Tensor) else _held(leaf))
     ]
@@ -92,7 +85,7 @@ def objects_in(call: Call) -> list[Any]:
 
 
 def _held(item: Any) -> list[Tensor]:
-    """Tensors in the attributes of an object and of what those hold."""
+    """The tensors in the attributes of an object, at any depth."""
     found: dict[int, Tensor] = {}
     waiting, seen = [item], set()
     while waiting:
@@ -114,7 +107,7 @@ def _held(item: Any) -> list[Tensor]:
 
 
 def is_sparse(a: Any) -> bool:
-    """Whether this is a tensor that stores its entries one by one: an adjacency matrix, say."""
+    """Whether this is a tensor in a sparse layout (an adjacency matrix, for example)."""
     return isinstance(a, Tensor) and a.layout != torch.strided
 
 

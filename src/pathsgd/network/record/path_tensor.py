@@ -1,46 +1,62 @@
-"""What stands for tensors while a forward pass is recorded: shape, dtype and device, and no data."""
+"""Stand-ins for tensors while a forward pass is recorded, and where the values of tensors come from."""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import _get_current_function_mode_stack
 
 from pathsgd.errors import UnsupportedOperation
-from pathsgd.network.record.origins import PLAIN, Origin
 from pathsgd.network.tape import Value
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What the values of a tensor depend on.
+
+    inputs: the numbers of the model's inputs. The values of a boolean or integer input are either
+        looked up (words in an embedding) or structure (a mask, lengths, the edges of a graph).
+    random: whether random numbers were drawn for it in the forward pass.
+    """
+
+    inputs: frozenset[int] = frozenset()
+    random: bool = False
+
+
+CONSTANT = Origin()
+
+
+def joined(origins: Iterable[Origin], *, random: bool = False) -> Origin:
+    """The origin of a tensor that is computed from several."""
+    every = list(origins)
+    inputs = frozenset().union(*(o.inputs for o in every))
+    return Origin(inputs, random or any(o.random for o in every))
 
 
 @dataclass(eq=False)
 class Lost(Value):
-    """What an operation without a rule made; the refusal says which, where and what to do."""
+    """The result of an operation without a rule; an error only if a measured output depends on it."""
 
     refusal: UnsupportedOperation
 
 
-class Watcher(TorchFunctionMode):
-    """A mode that sees the functions which a model calls."""
-
-    met_unseen: UnsupportedOperation | None = None
-    """The refusal of an operation in code that the mode does not see into."""
-
-
 class PathTensor(Tensor):
-    """A tensor without data that stands for one `Value` while the user's forward runs."""
+    """A tensor with a shape, dtype and device but no data; it stands for one `Value`."""
 
     value: Value
     known: Tensor | None = None
-    """Its values, if it is made of inputs and constants alone."""
-    origin: Origin = PLAIN
-    """The inputs that those values come from."""
+    """Its values, if it is computed from inputs and constants alone."""
+    origin: Origin = CONSTANT
+    """The origin of those values."""
     sharing: dict[int, weakref.ref[PathTensor]]
-    """All tensors that would share this one's memory, itself included, by id."""
+    """All tensors that would share this tensor's memory, itself included, by id."""
     borrowed: bool
-    """Whether it would share the memory of a parameter or another tensor that is not the recorder's own."""
+    """Whether it would share the memory of a parameter or of a tensor with data."""
 
     @staticmethod
     def __new__(cls: type[PathTensor], value: Value, device: torch.device) -> PathTensor:
@@ -53,35 +69,40 @@ class PathTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        # Compiled or scripted code comes here without passing the mode, and may wrap what is raised.
+        # Compiled or scripted code bypasses the recorder and may wrap what is raised here.
         refusal = UnsupportedOperation(
             str(func), "compiled or scripted code", "measure the plain eager module instead"
         )
         for mode in _get_current_function_mode_stack():
-            if isinstance(mode, Watcher):
+            if hasattr(mode, "met_unseen"):
                 mode.met_unseen = refusal
         raise refusal
 
     def __deepcopy__(self, memo: Any) -> PathTensor:  # type: ignore[override]
-        # An object of the model's own (a policy's distribution) may have kept it; a copy of that model must not fail.
+        # An object of the model (a policy's distribution) may hold it when the model is copied.
         return self
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"PathTensor({self.value.kind.value}, shape={tuple(self.value.shape)})"
 
 
+def is_lost(a: Any) -> bool:
+    """Whether this is the result of an operation without a rule."""
+    return isinstance(a, PathTensor) and isinstance(a.value, Lost)
+
+
 def known_values(a: Any) -> Any:
-    """The values of a tensor that is made of inputs and constants alone; anything else as it is."""
+    """The values of a tensor that is computed from inputs and constants; anything else unchanged."""
     return a.known if isinstance(a, PathTensor) and a.known is not None else a
 
 
-def without_data(a: Any) -> Any:
-    """Zeros in the place of a tensor that has no data; anything else as it is."""
+def zeros_for(a: Any) -> Any:
+    """Zeros in the place of a tensor without data; anything else unchanged."""
     return torch.zeros(a.shape, dtype=a.dtype, device=a.device) if isinstance(a, PathTensor) else a
 
 
 def share_memory(operands: list[Tensor], tensors: tuple[Any, ...]) -> None:
-    """Results that are views: a change of one would be seen in the others."""
+    """Note that results are views: an in-place change of one would change the others."""
     for tensor in (t for t in tensors if isinstance(t, PathTensor)):
         for source in operands:
             if isinstance(source, PathTensor):

@@ -1,4 +1,4 @@
-"""Measuring leaves a model exactly as it was found: whatever its forward pass changes is put back."""
+"""Measuring leaves a model as it was: what its forward pass changes is restored."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,22 +20,64 @@ _Container = dict | list | set | deque
 _MISSING = object()
 
 
+@dataclass(frozen=True)
+class RandomState:
+    """The states of the generators that a forward pass may use: torch's, Python's and numpy's."""
+
+    state: tuple[Any, Any, Any]
+
+    @classmethod
+    def current(cls) -> RandomState:
+        """The states now."""
+        return cls((torch.get_rng_state(), random.getstate(), np.random.get_state()))  # noqa: NPY002
+
+    @classmethod
+    def seeded(cls, seed: int) -> RandomState:
+        """The states after this seed."""
+        before = cls.current()
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        after = cls.current()
+        before._set()
+        return after
+
+    def _set(self) -> None:
+        torch.set_rng_state(self.state[0])
+        random.setstate(self.state[1])
+        np.random.set_state(self.state[2])  # noqa: NPY002
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Within the block, random numbers from this state; the present states return afterwards."""
+        before = RandomState.current()
+        self._set()
+        try:
+            yield
+        finally:
+            before._set()
+
+    def is_used_in_python(self) -> bool:
+        """Whether Python's or numpy's generator has been used since."""
+        before: Any = self.state[2]
+        now: Any = np.random.get_state()  # noqa: NPY002
+        is_same = bool((now[1] == before[1]).all()) and now[2] == before[2]
+        return random.getstate() != self.state[1] or not is_same
+
+
 @contextmanager
 def left_as_found(model: nn.Module) -> Iterator[Callable[[], bool]]:
-    """Undo what the block does to modules' attributes, to their tensors and to the random state, also if it raises.
+    """Restore modules' attributes, their tensors and the random states, also if the block raises.
 
-    Parameters need no copy: recording refuses every operation that would change one. The block may ask whether
-    Python's and numpy's dice still lie as they did.
+    Parameters need no copy: recording refuses every operation that would change one. Yields a
+    function that says whether Python's or numpy's generator was used.
     """
     containers, tensors = _state(model)
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-    with (
-        torch.random.fork_rng(devices=devices),
-        _other_random_states() as untouched,
-        torch.no_grad(),
-    ):
+    now = RandomState.current()
+    with torch.random.fork_rng(devices=devices), now.applied(), torch.no_grad():
         try:
-            yield untouched
+            yield now.is_used_in_python
         finally:
             for tensor, version, before in tensors:
                 _restore(tensor, version, before)
@@ -42,31 +85,10 @@ def left_as_found(model: nn.Module) -> Iterator[Callable[[], bool]]:
                 _put_back(container, content)
 
 
-@contextmanager
-def _other_random_states() -> Iterator[Callable[[], bool]]:
-    """Python's and numpy's, which a forward pass may draw from as well; the block may ask whether it has."""
-    of_python = random.getstate()
-    of_numpy: Any = np.random.get_state()  # noqa: NPY002
-
-    def untouched() -> bool:
-        now: Any = np.random.get_state()  # noqa: NPY002
-        return (
-            random.getstate() == of_python
-            and bool((now[1] == of_numpy[1]).all())
-            and now[2] == of_numpy[2]
-        )
-
-    try:
-        yield untouched
-    finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)  # noqa: NPY002
-
-
 def _state(
     model: nn.Module,
 ) -> tuple[list[tuple[Any, Any]], list[tuple[Tensor, int | None, Tensor]]]:
-    """Every container reachable from the modules, with its content; every tensor in them but the parameters."""
+    """Every container reachable from the modules, with its content; every tensor in them."""
     containers: list[tuple[Any, Any]] = []
     tensors: dict[int, tuple[Tensor, int | None, Tensor]] = {}
     waiting: list[Any] = [vars(m) for m in model.modules()]
@@ -82,19 +104,14 @@ def _state(
         elif isinstance(item, tuple):
             waiting.extend(item)
         elif isinstance(item, Tensor) and not isinstance(item, nn.Parameter):
-            tensors[id(item)] = (item, _version(item), item.detach().clone())
+            version = None if item.is_inference() else item._version  # inference tensors have none
+            tensors[id(item)] = (item, version, item.detach().clone())
     return containers, list(tensors.values())
-
-
-def _version(tensor: Tensor) -> int | None:
-    return (
-        None if tensor.is_inference() else tensor._version
-    )  # a tensor made for inference has none
 
 
 def _restore(tensor: Tensor, version: int | None, before: Tensor) -> None:
     if version is None:
-        with torch.inference_mode():  # the only place where such a tensor can be changed
+        with torch.inference_mode():  # the only mode in which such a tensor can be changed
             tensor.copy_(before)
     elif tensor._version != version:
         tensor.detach().copy_(before)
@@ -102,7 +119,7 @@ def _restore(tensor: Tensor, version: int | None, before: Tensor) -> None:
 
 
 def _put_back(container: Any, content: Any) -> None:
-    """Undo what was changed in a container, and nothing else: another thread may be using it."""
+    """Undo the changes in a container, and only those: another thread may be using it."""
     if isinstance(container, dict):
         now, before = list(container.items()), list(content.items())
         if len(now) == len(before) and all(
@@ -114,7 +131,7 @@ def _put_back(container: Any, content: Any) -> None:
         for key, value in before:
             if container.get(key, _MISSING) is not value:
                 container[key] = value
-        if list(container) != list(content):  # a key was taken away and is now the last
+        if list(container) != list(content):  # a key was removed and is now the last
             for key in content:
                 container[key] = container.pop(key)
     elif isinstance(container, set):

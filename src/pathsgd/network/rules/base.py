@@ -16,14 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from pathsgd.arithmetic.recurrence import States
 from pathsgd.arithmetic.scaled import Scaled, postpone, power_of
-from pathsgd.network.framed import Window
+from pathsgd.network.framing import Window
 from pathsgd.network.tape import Kind, Product, Recording, Step, Value, values_in
 
 
@@ -124,6 +124,9 @@ class Rule:
     """Entries go from operand to result as they are: a weight moved is still that weight."""
     multiplies: bool = False
     """Its operands are multiplied with one another, unless `products` says otherwise."""
+    slices: Literal["entries", "rows", "sequence", "picked"] | None = None
+    """How slices of a batch stay apart: entry by entry, row by row, as sequences, or because entries
+    are picked along another dimension. None: not known, paths have to be counted."""
     aliases: bool = False
     """The result may share memory with the operand (as views do), so in-place changes would reach both."""
 

@@ -15,8 +15,7 @@ from torch import Tensor
 from pathsgd.arithmetic import scaled
 from pathsgd.arithmetic.scaled import Scaled
 from pathsgd.kernels.squared_convolution import Sliding
-from pathsgd.network.convolved import Kernel
-from pathsgd.network.framed import Window
+from pathsgd.network.framing import Window
 from pathsgd.network.rules.base import (
     NodeGraph,
     Nodes,
@@ -31,6 +30,7 @@ from pathsgd.network.rules.base import (
 from pathsgd.network.rules.linear import ProductRule
 from pathsgd.network.rules.pointwise import add_nodes
 from pathsgd.network.tape import Kind, Product, values_in
+from pathsgd.network.unsquared import UnsquaredKernel
 
 
 class ConvolutionRule(ProductRule):
@@ -63,7 +63,7 @@ class ConvolutionRule(ProductRule):
         def product(m: Tensor, w: Tensor) -> Tensor:
             return op(m, w, None, *options)
 
-        if isinstance(weight, Kernel):
+        if isinstance(weight, UnsquaredKernel):
             y = weight.of(as_scaled(net, x), product, self.row_dim, sliding)
         else:
             y = contraction(net, product, x, weight)

@@ -29,7 +29,7 @@ from pathsgd.network.rules.base import (
 )
 from pathsgd.network.rules.pointwise import add_nodes
 from pathsgd.network.tape import Product, values_in
-from pathsgd.network.unsquared import Unsquared
+from pathsgd.network.unsquared import UnsquaredMatrix
 
 
 def product_nodes(
@@ -92,6 +92,7 @@ class Linear(ProductRule):
     """y_o = sum_i W[o, i] x_i + b_o."""
 
     summary = "a linear map: squared weights, squared bias"
+    slices = "rows"
 
     def products(self, x: Any, weight: Any, bias: Any = None) -> list[Product]:
         return [[[v] for v in values_in((x, weight))]]
@@ -105,7 +106,7 @@ class Linear(ProductRule):
         return x.new_empty((*x.shape[:-1], *weight.shape[:-1]))
 
     def squared(self, net: Squared, x: Any, weight: Any, bias: Any = None) -> Scaled:
-        if isinstance(weight, Unsquared):
+        if isinstance(weight, UnsquaredMatrix):
             y = weight.of(as_scaled(net, x))
         else:
             y = contraction(net, _linear, x, weight, last=True)
@@ -145,6 +146,7 @@ class MatrixProduct(ProductRule):
     """Matrix products in which one side is made of parameters or constants."""
 
     summary = "a matrix product with squared weights"
+    slices = "rows"
 
     def rewrite(self, *args: Any) -> tuple[Any, ...]:
         return args[::-1] if self.name == "__rmatmul__" else args
@@ -155,7 +157,7 @@ class MatrixProduct(ProductRule):
         )
 
     def squared(self, net: Squared, a: Any, b: Any) -> Scaled:
-        if isinstance(b, Unsquared):
+        if isinstance(b, UnsquaredMatrix):
             return b.of(as_scaled(net, a), turned=True)
         a, b = as_scaled(net, a), as_scaled(net, b)
         if self.name == "inner":

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pathsgd.arithmetic import scaled
 from pathsgd.arithmetic.scaled import Scaled, no_scale
-from pathsgd.network.framed import Window
+from pathsgd.network.framing import Window
 from pathsgd.network.rules.base import (
     FIXED,
     NodeGraph,

@@ -35,6 +35,7 @@ class Unit(Rule):
     """
 
     summary = "a ReLU unit or an absolute value: paths pass with weight 1"
+    slices = "entries"
 
     def result_kind(self, kinds: Iterable[Kind]) -> Kind:
         return Kind.WEIGHT if next(iter(kinds)) is Kind.WEIGHT else Kind.ACTIVATION
@@ -116,6 +117,7 @@ class Same(Rule):
     """The same paths under another name."""
 
     summary = "the identity on paths"
+    slices = "entries"
     moves = True
 
     def result_kind(self, kinds: Iterable[Kind]) -> Kind:
@@ -215,6 +217,7 @@ class Add(Elementwise):
     """Paths of a sum are the paths of its terms; a constant term is an edge of fixed weight from a node of value 1."""
 
     summary = "a sum: paths of all terms"
+    slices = "entries"
 
     def squared(self, net: Squared, a: Any, b: Any, *, alpha: float = 1) -> Scaled:
         left, right = as_scaled(net, a), as_scaled(net, b)

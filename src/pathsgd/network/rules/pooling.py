@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathsgd.arithmetic.scaled import Scaled
-from pathsgd.network.framed import Window
+from pathsgd.network.framing import Window
 from pathsgd.network.rules.base import (
     NodeGraph,
     Nodes,

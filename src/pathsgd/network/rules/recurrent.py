@@ -161,6 +161,7 @@ class _Recurrent(Rule):
 @operation("rnn_relu")
 class RecurrentLayer(_Recurrent):
     summary = "a ReLU RNN: a linear recurrence with squared weights, in closed form"
+    slices = "sequence"
 
     def check(self, *args: Any) -> None:
         call = Call.parse(*args)
@@ -238,6 +239,7 @@ def _cell_nodes(graph: NodeGraph, x: Tensor, h0: Tensor | None, cell: list[Any])
 @operation("rnn_relu_cell")
 class RecurrentCell(_Recurrent):
     summary = "one step of a ReLU RNN: squared weights"
+    slices = "rows"
 
     def products(
         self, x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None

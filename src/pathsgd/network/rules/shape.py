@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pathsgd.arithmetic import scaled
 from pathsgd.arithmetic.scaled import Scaled
-from pathsgd.network.framed import Window
+from pathsgd.network.framing import Window
 from pathsgd.network.rules.base import (
     NOTHING,
     NodeGraph,
@@ -61,6 +61,10 @@ class View(MoveRule):
     """One operand, results that share its memory."""
 
     aliases = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.slices = "picked" if name in ("__getitem__", "unbind", "select") else None
 
     def squared(self, net: Squared, x: Scaled, *args: Any, **kwargs: Any) -> Any:
         op = _callable(self.name)

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from pathsgd.arithmetic.second_order import exact_sum
 from pathsgd.metric.bounds import Scale
-from pathsgd.paths.recurrent_states import sequences
+from pathsgd.paths.recurrent import sequences
 from pathsgd_lab.run.optimisers.base import GradientOptimiser, GradientStepper
 from pathsgd_lab.systems import SequenceNet, System
 from pathsgd_lab.systems.plain import RecurrentNet

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from pathsgd.arithmetic.scaled import Scaled, no_scale
 from pathsgd.kernels.squared_convolution import Sliding
-from pathsgd.network import convolved as kernels
-from pathsgd.network.convolved import Kernel
+from pathsgd.network import unsquared as kernels
+from pathsgd.network.unsquared import UnsquaredKernel
 
 RIGHT = {"rtol": 2e-5, "atol": 0.0}
 Case = tuple[
@@ -73,9 +73,9 @@ def numbers(shape: tuple[int, ...], low: float, high: float, zeros: bool) -> Ten
 
 
 def both(case: Case, x: Tensor, weight: Tensor, y_bar: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """y, x-bar, kappa1 and the mass of rows: by `Kernel`, and by torch in float64."""
+    """y, x-bar, kappa1 and the mass of rows: by `UnsquaredKernel`, and by torch in float64."""
     product, _, _, rows, sliding = case
-    kernel, entered = Kernel(weight), x.clone().requires_grad_()
+    kernel, entered = UnsquaredKernel(weight), x.clone().requires_grad_()
     y = kernel.of(Scaled(entered, no_scale()), product, rows, sliding)
     x_bar, _ = torch.autograd.grad(y.mantissa, [entered, kernel.anchor], y_bar * y.log_scale.exp())
     found = [y.mantissa.detach() * y.log_scale.exp(), x_bar, kernel.kappa1().double()]
@@ -128,7 +128,7 @@ def routes(case: Case, x: Tensor, weight: Tensor, y_bar: Tensor) -> list[torch.d
         dtypes.append(m.dtype)
         return case[0](m, w)
 
-    kernel, entered = Kernel(weight), x.clone().requires_grad_()
+    kernel, entered = UnsquaredKernel(weight), x.clone().requires_grad_()
     y = kernel.of(Scaled(entered, no_scale()), product, case[3])
     torch.autograd.grad(y.mantissa, [entered, kernel.anchor], y_bar)
     for found, expected in zip(*both(case, x, weight, y_bar)):
@@ -200,8 +200,8 @@ def test_kappa_is_zero_without_an_output_and_not_made_unless_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     x, weight, y_bar = ordinary()
-    assert not Kernel(weight).kappa1().any()
-    kernel, entered = Kernel(weight, wanted=False), x.clone().requires_grad_()
+    assert not UnsquaredKernel(weight).kappa1().any()
+    kernel, entered = UnsquaredKernel(weight, wanted=False), x.clone().requires_grad_()
     asked: list[bool] = []
     original = kernels._Passage.back
     monkeypatch.setattr(

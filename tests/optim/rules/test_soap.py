@@ -183,6 +183,18 @@ def test_same_gradients_same_bits():
         assert all(map(torch.equal, found, again))
 
 
+def test_a_copied_state_goes_on_with_the_same_bits():
+    """Copied as storage does it: contiguous. Also between two updates of the bases."""
+    gradients = drawn(SHAPES, 30, torch.float32)
+    expected, states = followed(gradients, SETTINGS), states_for(gradients, SETTINGS)
+    for step, us in enumerate(gradients):
+        assert all(map(torch.equal, directions(us, states, SETTINGS), expected[step]))
+        for state in states:
+            for name, value in vars(state).items():
+                if isinstance(value, torch.Tensor):
+                    setattr(state, name, value.contiguous().clone())
+
+
 def test_one_parameter_more_changes_none_of_the_others():
     gradients = drawn(SHAPES, 20, torch.float32)
     fewer = [us[:-1] for us in gradients]

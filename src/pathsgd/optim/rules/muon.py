@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathsgd.optim.rules import Rule, Settings
+from pathsgd.optim.rules import Fused, Rule, Settings
 from pathsgd.optim.rules.adam import Adam, AdamState
 from pathsgd.optim.rules.matrices import matrix_of
 
@@ -70,6 +70,19 @@ class Muon(Rule):
         x = (u.lerp_(m, momentum) if settings["nesterov"] else m).reshape(shape.rows, shape.columns)
         d = orthogonalized(x, dtype_for(x)).to(u.dtype)
         return shape.back(d * size(shape.rows, shape.columns, settings["adjust_lr_fn"]))
+
+    def fused(
+        self,
+        state: MuonState | AdamState,
+        settings: Settings,
+        lr: float,
+        *,
+        corrected: bool = True,
+    ) -> Fused | None:
+        """For what moves by Adam."""
+        if isinstance(state, MuonState):
+            return None
+        return self._adam.fused(state, settings, lr, corrected=corrected)
 
 
 def orthogonalized(x: Tensor, dtype: torch.dtype) -> Tensor:

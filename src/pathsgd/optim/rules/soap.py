@@ -27,7 +27,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathsgd.optim.rules import Rule, Settings
+from pathsgd.kernels.update import ADAM, UpdateRule
+from pathsgd.optim.rules import Fused, Rule, Settings
 from pathsgd.optim.rules.adam import Adam
 from pathsgd.optim.rules.matrices import Matrix, matrix_of
 
@@ -37,9 +38,10 @@ SIDES = ("both", "smaller")
 
 @dataclass
 class SoapState:
-    """What a parameter remembers: t + 1, m and v (rows x taps x columns, in the bases), L, Q_L, R, Q_R.
+    """What a parameter remembers: t + 1, m, v, L, Q_L, R, Q_R.
 
-    A phase is the step of a round of `precondition_frequency` at which a basis is updated.
+    With bases m and v are rows x taps x columns; without, they have the parameter's shape. A phase is the
+    step of a round of `precondition_frequency` at which a basis is updated.
     """
 
     step: int
@@ -73,32 +75,45 @@ class Soap(Rule):
     def init(self, like: Tensor, settings: Settings) -> SoapState:
         """t = 0, m = v = 0, L = R = 0."""
         matrix = matrix_of(like.shape, flat=settings["flat"])
-        m, v = (like.new_zeros(matrix.rows, matrix.taps, matrix.columns) for _ in range(2))
-        state = SoapState(0, m, v)
-        for side, size in _sides(matrix, settings):
+        sides = _sides(matrix, settings)
+        shape = (matrix.rows, matrix.taps, matrix.columns) if sides else like.shape
+        state = SoapState(0, like.new_zeros(shape), like.new_zeros(shape))
+        for side, size in sides:
             setattr(state, side, like.new_zeros(size, size))
             setattr(state, side + "_basis", torch.eye(size, dtype=like.dtype, device=like.device))
         return state
 
     def direction(self, u: Tensor, state: SoapState, settings: Settings) -> Tensor:
         """0 for the first gradient."""
-        matrix = matrix_of(u.shape, flat=settings["flat"])
-        x, is_first = matrix.of(u), state.step == 0
         state.step += 1
-        d = (
-            torch.zeros_like(x)
-            if is_first
-            else _turned(_adam(x, state, settings), state, back=True)
-        )
+        is_first = state.step == 1
+        if not state.sides:
+            return torch.zeros_like(u) if is_first else _adam(u, state, settings)
+        matrix = matrix_of(u.shape, flat=settings["flat"])
+        x = matrix.of(u)
+        d = torch.zeros_like(x)
+        if not is_first:
+            d = _turned(_adam(_turned(x, state), state, settings), state, back=True)
         _learn(x, state, settings["betas"][1])
-        for side in state.sides:
-            if is_first:
-                setattr(state, side + "_basis", eigenvectors(getattr(state, side)))
-            elif (state.step - 1) % settings["precondition_frequency"] == getattr(
-                state, side + "_phase"
-            ):
-                _renew(state, side)
+        _renew(state, settings["precondition_frequency"])
         return matrix.back(d)
+
+    def fused(
+        self, state: SoapState, settings: Settings, lr: float, *, corrected: bool = True
+    ) -> Fused | None:
+        """For parameters without bases. The kernels have other corrections on a device."""
+        if state.sides or not corrected:
+            return None
+        moments = ("exp_avg", "exp_avg_sq")
+        if state.step == 0:  # nothing is remembered of this gradient
+            return Fused(UpdateRule(ADAM, betas=(1.0, 1.0), eps=1.0), 0.0, moments)
+        rule = UpdateRule(ADAM, betas=settings["betas"], eps=settings["eps"])
+        return Fused(rule, lr * correction(settings["betas"], state.step), moments)
+
+
+def correction(betas: tuple[float, float], count: int) -> float:
+    """c: m and v began at 0."""
+    return float((1 - betas[1] ** count) ** 0.5 / (1 - betas[0] ** count))
 
 
 def _sides(matrix: Matrix, settings: Settings) -> list[tuple[str, int]]:
@@ -134,17 +149,16 @@ def _cost(state: SoapState, side: str) -> float:
     return float(len(getattr(state, side))) ** 3
 
 
-def _adam(x: Tensor, state: SoapState, settings: Settings) -> Tensor:
+def _adam(g: Tensor, state: SoapState, settings: Settings) -> Tensor:
     """c * m / (sqrt(v) + eps), and the moments up to date."""
-    (beta1, beta2), count = settings["betas"], state.step - 1
-    g = _turned(x, state)
+    beta1, beta2 = settings["betas"]
     m = state.exp_avg.lerp_(g, 1 - beta1)
     divisor = state.exp_avg_sq.mul_(beta2).addcmul_(g, g, value=1 - beta2).sqrt()
     if state.sides:
-        share = FLOOR * torch.finfo(x.dtype).eps * max(x.shape) ** 0.5
+        share = FLOOR * torch.finfo(g.dtype).eps * max(g.shape) ** 0.5
         divisor.add_(divisor.amax().mul_(share))
     d = torch.div(m, divisor.add_(settings["eps"]), out=divisor)
-    return d.mul_((1 - beta2**count) ** 0.5 / (1 - beta1**count))
+    return d.mul_(correction(settings["betas"], state.step - 1))
 
 
 def _turned(x: Tensor, state: SoapState, *, back: bool = False) -> Tensor:
@@ -173,28 +187,25 @@ def _learn(x: Tensor, state: SoapState, beta: float) -> None:
         state.right.addmm_(rows.mT, rows, beta=beta, alpha=1 - beta)
 
 
-def eigenvectors(statistics: Tensor) -> Tensor:
-    """By falling eigenvalue; in double precision, because they are computed once.
-
-    The identity where the statistics overflowed.
-    """
-    if not bool(statistics.isfinite().all()):
-        return torch.eye(len(statistics), dtype=statistics.dtype, device=statistics.device)
-    found = torch.linalg.eigh(statistics.double()).eigenvectors.flip(1)
-    return _still(found.to(statistics.dtype), statistics)
-
-
-def _still(basis: Tensor, statistics: Tensor) -> Tensor:
-    """The basis without rows that never had a gradient: rounding would move them with the others.
-
-    The next update gives a row back that has had one.
-    """
-    return basis * (statistics.diagonal() > 0)[:, None]
+def _renew(state: SoapState, frequency: int) -> None:
+    """The first bases, or new ones for those whose turn it is; none where statistics overflowed."""
+    for side in state.sides:
+        statistics = getattr(state, side)
+        if state.step == 1:
+            if bool(statistics.isfinite().all()):
+                setattr(state, side + "_basis", _still(_eigenvectors(statistics), statistics))
+        elif (state.step - 1 - getattr(state, side + "_phase")) % frequency == 0:
+            _iterate(state, side, statistics)
 
 
-def _renew(state: SoapState, side: str) -> None:
-    """One power iteration, and the moments in the new basis; nothing where statistics overflowed."""
-    statistics, basis = getattr(state, side), getattr(state, side + "_basis")
+def _eigenvectors(statistics: Tensor) -> Tensor:
+    """By falling eigenvalue; in double precision, because they are computed once."""
+    return torch.linalg.eigh(statistics.double()).eigenvectors.flip(1).to(statistics.dtype)
+
+
+def _iterate(state: SoapState, side: str, statistics: Tensor) -> None:
+    """One power iteration, and the moments in the new basis."""
+    basis = getattr(state, side + "_basis")
     image = statistics @ basis
     if not bool(image.isfinite().all()):
         return
@@ -203,3 +214,12 @@ def _renew(state: SoapState, side: str) -> None:
     state.exp_avg = _along(side, _along(side, state.exp_avg, basis), new.mT)
     state.exp_avg_sq = state.exp_avg_sq.index_select(0 if side == "left" else 2, order)
     setattr(state, side + "_basis", new)
+
+
+def _still(basis: Tensor, statistics: Tensor) -> Tensor:
+    """The basis without rows that never had a gradient: rounding would move them with the others.
+
+    The next iteration gives a row back that has had one. Contiguous, as a checkpoint has it: products
+    of matrices that lie otherwise in memory round otherwise.
+    """
+    return (basis * (statistics.diagonal() > 0)[:, None]).contiguous()

@@ -69,12 +69,15 @@ class Curvature:
             named = {names[id(p)]: value for p, value in zip(parameters, values, strict=True)}
             return functional_call(network, named, (batch.inputs,))
 
+        def loss_of(outputs: Tensor) -> Tensor:
+            return loss(outputs, batch.targets)
+
         self.weight, self.function = weight, outputs_and_hidden
         self.at = tuple(p.detach() for p in parameters)
         # torch annotates vjp and jvp as if every function had further results.
         at_outputs: Any = vjp(outputs_and_hidden, *self.at)
         (outputs, _), self.transposed = at_outputs
-        self.loss_hessian: Any = vjp(grad(lambda y: loss(y, batch.targets)), outputs)[1]
+        _, self.loss_hessian = vjp(grad(loss_of), outputs)  # type: ignore[misc]
 
     def __matmul__(self, v: np.ndarray) -> np.ndarray:
         """J_y^T H J_y v + weight J_h^T J_h v, H the Hessian of the loss in the outputs."""

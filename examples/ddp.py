@@ -1,8 +1,9 @@
 """The same global batch in several processes.    torchrun --nproc-per-node 2 examples/ddp.py
 
-Every process computes the metric for itself, from the parameters, which are equal everywhere. Only the shapes of the
-inputs are agreed on, so that sequences of different lengths do not give different metrics; with `example_inputs=` not
-even that. Gradients are accumulated over two half batches: the metric is measured once a step.
+Every process computes the metric for itself, from the parameters, which are equal everywhere. Only
+the shapes of the inputs are agreed on, so that sequences of different lengths do not give different
+metrics; with `example_inputs=` not even that. Gradients are accumulated over two half batches: the
+metric is measured once a step.
 """
 
 from __future__ import annotations

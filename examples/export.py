@@ -30,14 +30,16 @@ def main(options: Options) -> float:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     batch = torch.export.Dim("batch")
     torch.onnx.export(
-        net, (x[:2],), options.out, input_names=["x"], output_names=["y"], dynamic_shapes=({0: batch},),
+        net, (x[:2],), options.out, input_names=["x"], output_names=["y"],
+        dynamic_shapes=({0: batch},),
         dynamo=True, external_data=False, verbose=False,
     )  # fmt: skip
     session = onnxruntime.InferenceSession(options.out, providers=["CPUExecutionProvider"])
     (there,) = session.run(["y"], {"x": x.numpy()})
     difference = (torch.from_numpy(there) - net(x).detach()).abs().max().item()
     print(
-        f"{options.out}: {options.out.stat().st_size} bytes, off by {difference:.1e} on {len(x)} sequences"
+        f"{options.out}: {options.out.stat().st_size} bytes, off by {difference:.1e} on {len(x)} "
+        "sequences"
     )
     return difference
 

@@ -2,9 +2,9 @@
 
     python examples/irnn.py
 
-A well-known example elsewhere trains this net (a hundred units, identity start) by RMSprop at a rate of 1e-6 for 900
-epochs. Here are twenty, at a rate five hundred times as large. The run is the lab's: Ctrl-C saves it, and the same
-command goes on. `pathsgd data fetch mnist` brings the data.
+A well-known example elsewhere trains this net (a hundred units, identity start) by RMSprop at a
+rate of 1e-6 for 900 epochs. Here are twenty, at a rate five hundred times as large. The run is the
+lab's: Ctrl-C saves it, and the same command goes on. `pathsgd data fetch mnist` brings the data.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Options:
 
 def main(options: Options) -> Record:
     spec = replace_settings(
-        default_spec("smnist", "rnn_path", "path-adam"), batch_size=32, decay="linear", refresh_every=10,
+        default_spec("smnist", "rnn_path", "path-adam"), batch_size=32, decay="linear",
+        refresh_every=10,
         epochs=options.epochs, hidden=options.hidden, lr=options.lr, subsample=options.subsample,
         limit=options.limit, valid_size=options.valid_size,
     )  # fmt: skip

@@ -1,6 +1,7 @@
-"""What the examples on handwritten digits share: the images, two nets, their training, and a rescaled twin.
+"""Shared by the examples on handwritten digits: images, two nets, training, a rescaled twin.
 
-The data is the lab's: `pathsgd data fetch mnist`, or a folder of your own in $PATHSGD_DATA or --data-dir.
+The data is the lab's: `pathsgd data fetch mnist`, or a folder of your own in $PATHSGD_DATA or
+--data-dir.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pathsgd_lab.tasks.smnist import SequentialMnistTask
 FACTOR = 10.0
 NETS = {
     "MLP": lambda: nn.Sequential(
-        nn.Flatten(), nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 100), nn.ReLU(), nn.Linear(100, 10)
+        nn.Flatten(), nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 100), nn.ReLU(),
+        nn.Linear(100, 10)
     ),
     "CNN": lambda: nn.Sequential(
         nn.Conv2d(1, 16, 3, stride=2), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2), nn.ReLU(),

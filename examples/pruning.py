@@ -1,4 +1,4 @@
-"""How many weights of a net for handwritten digits can go, by magnitude and by path share, in two scalings.
+"""How many weights of a digit classifier can go, by magnitude and by path share, in two scalings.
 
     python examples/pruning.py
 

@@ -2,8 +2,8 @@
 
     python examples/quantisation.py
 
-ONNX Runtime makes the int8 net (weights and activations, calibrated on training images) and says how far each layer
-is off. All three nets compute the same function before.
+ONNX Runtime makes the int8 net (weights and activations, calibrated on training images) and says
+how far each layer is off. All three nets compute the same function before.
 """
 
 from __future__ import annotations
@@ -66,14 +66,16 @@ def export(net: nn.Module, x: Tensor, folder: Path) -> None:
     """Write the net to the folder, in float."""
     torch.onnx.export(
         net.eval(), (x[:2],), folder / FLOAT, input_names=["x"], output_names=["y"],
-        dynamic_shapes=({0: torch.export.Dim("batch")},), dynamo=True, external_data=False, verbose=False,
+        dynamic_shapes=({0: torch.export.Dim("batch")},), dynamo=True, external_data=False,
+        verbose=False,
     )  # fmt: skip
 
 
 def quantise(x: Tensor, folder: Path, per_channel: bool) -> None:
     """Write it in int8, with one scale for each tensor, or one for each row of weights."""
     quantize_static(
-        folder / FLOAT, folder / INT8, Reader(x), quant_format=QuantFormat.QDQ, per_channel=per_channel,
+        folder / FLOAT, folder / INT8, Reader(x), quant_format=QuantFormat.QDQ,
+        per_channel=per_channel,
         weight_type=QuantType.QInt8, activation_type=QuantType.QUInt8,
     )  # fmt: skip
 

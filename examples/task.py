@@ -1,4 +1,4 @@
-"""The task that every example here trains: the mean of a sequence of numbers, by a plain ReLU RNN."""
+"""The task of every example here: the mean of a sequence of numbers, by a plain ReLU RNN."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Writer(nn.Module):
             nn.init.uniform_(p, -bound, bound)
 
     def forward(self, characters: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Scores of the next character (T, B, alphabet), and the state after the last (1, B, units)."""
+        """Scores of the next character (T, B, alphabet) and the last state (1, B, units)."""
         states, last = self.rnn(self.embedding(characters), state)
         return self.out(states), last
 

@@ -1,6 +1,7 @@
-"""Hugging Face Accelerate.    python examples/with_accelerate.py   or   accelerate launch examples/with_accelerate.py
+"""Hugging Face Accelerate: python examples/with_accelerate.py, or by accelerate launch.
 
-The optimiser may be made from the model before or after `prepare`; here before, as Accelerate's own pages do it.
+The optimiser may be made from the model before or after `prepare`; here before, as Accelerate's own
+pages do it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Lightning, with automatic and with manual optimisation.    python examples/with_lightning.py [--manual]
+"""Lightning, automatic and manual optimisation: python examples/with_lightning.py [--manual]
 
-The optimiser gets the network whose forward pass the training step runs (`self.net`), not the LightningModule: input
-shapes are learnt from the network's own calls. Gradient accumulation, checkpoints and schedulers are Lightning's own.
-Lightning's gradient clipping bounds the Euclidean norm, which rescaling changes; PathAdam clips the invariant one by
-itself, so leave `gradient_clip_val` out unless you want both.
+The optimiser gets the network whose forward pass the training step runs (`self.net`), not the
+LightningModule: input shapes are learnt from the network's own calls. Gradient accumulation,
+checkpoints and schedulers are Lightning's own. Lightning's gradient clipping bounds the Euclidean
+norm, which rescaling changes; PathAdam clips the invariant one by itself, so leave
+`gradient_clip_val` out unless you want both.
 """
 
 from __future__ import annotations

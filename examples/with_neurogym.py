@@ -2,12 +2,14 @@
 
     python examples/with_neurogym.py
 
-The task is the classic one of perceptual decisions: look at a fixation point; noisy evidence for left and for right
-arrives; wait through a delay of random length; when the fixation point goes, say which was stronger. The net is
+The task is the classic one of perceptual decisions: look at a fixation point; noisy evidence for
+left and for right arrives; wait through a delay of random length; when the fixation point goes, say
+which was stronger. The net is
 
     h <- (1 - a) h + a relu(W h + W_in x + b)        a = dt / tau
 
-with the firing rates h. Its growth rate is that of the whole map, the leak included, and PathAdam bounds it.
+with the firing rates h. Its growth rate is that of the whole map, the leak included, and PathAdam
+bounds it.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ def make_task(seed: int, delays: tuple[int, ...] = DELAYS) -> Any:
 
 
 def trials(env: Any, count: int, **settings: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs (T, B, 3), what to do at each moment (T, B), and by how many per cent right was stronger (B,)."""
+    """Inputs (T, B, 3), actions (T, B), by how many per cent the right side was stronger (B,)."""
     inputs, answers, evidence = [], [], []
     for _ in range(count):
         trial = env.new_trial(**settings)
@@ -105,7 +107,7 @@ def share_of_right_answers(net: ContinuousTimeRNN, env: Any, count: int = 1000) 
 
 @torch.no_grad()
 def plot(net: ContinuousTimeRNN, path: Path) -> None:
-    """Firing rates of every unit in one trial, and the mean rates of the two choices along their difference."""
+    """Firing rates in one trial, and the mean rates of the two choices along their difference."""
     env = make_task(seed=3, delays=DELAYS[-1:])
     left, right = (net.rates(trials(env, 200, ground_truth=side, coh=25.6)[0]) for side in (1, 2))
     shown = slice(FIXATION // STEP, (FIXATION + STIMULUS) // STEP)

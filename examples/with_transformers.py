@@ -1,8 +1,8 @@
 """The Trainer of transformers.    python examples/with_transformers.py
 
-A subclass overrides `create_optimizer`; everything else (schedule, accumulation, checkpoints, resume) is the Trainer's.
-The Trainer wants the loss from the model, so the model is a small shell around the network, and the optimiser gets the
-network.
+A subclass overrides `create_optimizer`; everything else (schedule, accumulation, checkpoints,
+resume) is the Trainer's. The Trainer wants the loss from the model, so the model is a small shell
+around the network, and the optimiser gets the network.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def main(
     folder: str | None = None, epochs: int = 4, resume: bool = False, **options: Any
 ) -> PathTrainer:
     arguments = TrainingArguments(
-        folder or tempfile.mkdtemp(), num_train_epochs=epochs, per_device_train_batch_size=32, learning_rate=1e-2,
+        folder or tempfile.mkdtemp(), num_train_epochs=epochs, per_device_train_batch_size=32,
+        learning_rate=1e-2,
         max_grad_norm=0.0, logging_steps=16, report_to=[], use_cpu=True, disable_tqdm=True, seed=0,
         **{"save_strategy": "no", **options},
     )  # fmt: skip

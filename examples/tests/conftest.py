@@ -1,4 +1,4 @@
-"""Tests of the harnesses, with the real packages: `make harness` runs them in an environment of their own."""
+"""Tests with the real packages: `make harness` runs them in an environment of their own."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The command line: help that lists everything, and mistakes that get one line, exit code 2 and no traceback."""
+"""The command line: help lists everything; a mistake gives one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -184,9 +184,10 @@ def test_data_list_says_what_is_here(tiny_data: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_missing_package_is_named() -> None:
-    program = "import sys; sys.modules['tyro'] = None; from pathsgd_lab import cli; sys.exit(cli.main(['demo']))"
+    program = "import sys; sys.modules['tyro'] = None; from pathsgd_lab import cli; "
+    program += "sys.exit(cli.main(['demo']))"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "tyro is missing" in done.stderr and "pathsgd[lab]" in done.stderr
+    assert "tyro is missing" in done.stderr and "pip install pathsgd-lab" in done.stderr

@@ -1,4 +1,4 @@
-"""Bad input, a full disk, a file in the way: one line, exit code 2, no traceback, and nothing left behind."""
+"""Bad input, a full disk, a file in the way: one line, exit code 2, nothing left behind."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ def limited(words: list[str], largest_file: int) -> subprocess.CompletedProcess[
     """The command in a process of its own, whose files may not grow beyond a size."""
     command = [sys.executable, "-m", "pathsgd_lab.cli", *words]
     limit = (largest_file, largest_file)
-    # Python ignores the signal of the limit, so that going beyond it is an error, as on a disk that is full.
+    # Python ignores the signal of the limit, so that going beyond it is an error, as on a disk that
+    # is full.
     before = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)  # noqa: E731
     return subprocess.run(
         command, capture_output=True, text=True, preexec_fn=before, timeout=200, check=False

@@ -1,4 +1,4 @@
-"""``pathsgd``: finds the subcommand, and turns every foreseen mistake into one line and exit code 2."""
+"""``pathsgd``: finds the subcommand; a user's mistake gives one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-DESCRIPTION = "Path-normalized optimisation of ReLU networks: run, sweep and see every experiment of the paper."
+DESCRIPTION = "Path-normalized optimisation of ReLU networks: every experiment of the paper."
 EPILOGUE = """\
 Examples:
-  pathsgd demo                                            two minutes: four optimisers, balanced and badly scaled
-  pathsgd train adding rnn_path --length 100              one run; Ctrl-C stops it, pathsgd resume RUN goes on
+  pathsgd demo                                   two minutes: four optimisers, two scalings
+  pathsgd train adding rnn_path --length 100     one run; Ctrl-C stops, pathsgd resume RUN continues
   pathsgd sweep adding rnn_path --grid lr=1e-3,3e-3 seed=0,1,2
   pathsgd reproduce adding --scale laptop                 a table of the paper
   pathsgd inspect package.module:factory --input 1,100,2  what the library sees in your own model
@@ -65,7 +65,7 @@ def help_text() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; the exit code is 0 for success, 2 for a mistake and 130 for an interruption."""
+    """Run a subcommand; exit code 0: success, 2: a mistake, 130: an interruption."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help", "help"):
         print(help_text())
@@ -92,7 +92,8 @@ def run(command: Command, words: list[str]) -> int:
         module = importlib.import_module(f"pathsgd_lab.commands.{command.module}")
     except ModuleNotFoundError as error:
         return complain(
-            f"the package {error.name} is missing; install what the lab needs: pip install 'pathsgd[lab]'"
+            f"the package {error.name} is missing; install what the lab needs: pip install "
+            "pathsgd-lab"
         )
     try:
         code: int = module.main(words)
@@ -114,7 +115,7 @@ def run(command: Command, words: list[str]) -> int:
 
 
 def _leave_quietly() -> int:
-    """The reader (head, less) has seen enough. Point stdout elsewhere, or Python complains when it closes it."""
+    """The reader (head, less) has closed the pipe: redirect stdout, or Python complains at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

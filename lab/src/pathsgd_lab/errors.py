@@ -1,4 +1,4 @@
-"""Every mistake that the lab foresees: the command line tells each in one line and leaves with exit code 2."""
+"""User-facing errors: the command line prints one line and exits with code 2."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Every change that the lab makes to the disk, so that a stop at any moment leaves files whole or not there.
+"""Every change to the disk: a stop at any moment leaves files whole or absent.
 
-    write_file(path, content)   under another name, flushed, renamed, the folder flushed: then it is on the disk
+    write_file(path, content)   temporary name, flush, rename, flush of the folder
     append_text(path, text)     at the end of a log; on the disk after ``flush``
     move, remove, remove_tree   each a single step, or many whose order does not matter
 
-Everything goes through ``os``, and nothing but a download writes elsewhere: lab/tests/run/test_crash.py stops a run at
-each of these calls in turn.
+Everything goes through ``os``, and nothing but a download writes elsewhere:
+lab/tests/run/test_crash.py stops a run at each of these calls in turn.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 def write_file(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write a file whole or not at all.
 
-    durable: wait until the disk has it, the folder's entry included; what is rewritten all the time need not.
+    durable: wait until the disk has it, the folder's entry included; what is rewritten all the time
+    need not.
     """
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -50,7 +51,7 @@ def write_file(path: Path, content: bytes, *, durable: bool = True) -> None:
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:
-    """``write_file`` in UTF-8; what it lacks (names of files may be any bytes) is written as \\udcff."""
+    """``write_file`` in UTF-8; other bytes (of file names) are written as \\udcff."""
     write_file(path, text.encode(errors="backslashreplace"), durable=durable)
 
 

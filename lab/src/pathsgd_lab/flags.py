@@ -43,7 +43,7 @@ def parse(kind: type[T], arguments: Sequence[str], prog: str, default: T | None 
 
 @contextlib.contextmanager
 def _wide_if_not_shown(arguments: Sequence[str]) -> Any:
-    """Errors are laid out in a box as wide as the terminal: make it wide, so that no word is broken in two."""
+    """Errors are laid out in a box as wide as the terminal: a wide one breaks no word in two."""
     before = os.environ.get("COLUMNS")
     if not {"-h", "--help"} & set(arguments):
         os.environ["COLUMNS"] = "1000"
@@ -85,7 +85,8 @@ def named_spec(names: Sequence[str], usage: str) -> RunSpec:
             f"{kind}s: {', '.join(registry)}" for kind, registry in REGISTRIES.items()
         )
         raise UsageError(
-            f"{usage}: give a task and a system (and an optimiser), or a file with a spec. {choices}"
+            f"{usage}: give a task and a system (and an optimiser), or a file with a spec. "
+            f"{choices}"
         )
     try:
         return default_spec(*names)
@@ -109,7 +110,7 @@ def with_flags(spec: RunSpec, arguments: Sequence[str], prog: str) -> RunSpec:
 
 
 def command_of(spec: RunSpec, program: str = "pathsgd train") -> str:
-    """The command that makes this run: names, then a flag for each setting that is not at its default."""
+    """The command that makes this run: names, then a flag for each non-default setting."""
     defaults = dict(settings(default_spec(spec.task.name, spec.system.name, spec.optimiser.name)))
     words = [*program.split(), spec.task.name, spec.system.name, spec.optimiser.name]
     for name, value in settings(spec):

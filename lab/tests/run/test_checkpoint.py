@@ -1,4 +1,4 @@
-"""Checkpoints: any tree comes back bit for bit; damaged files are noticed and the one before is used."""
+"""Checkpoints: trees are restored bit for bit; damaged files are skipped for the one before."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ def test_any_damage_to_the_newest_is_noticed(
         flipped[position] ^= 1 << data.draw(st.integers(0, 7), "bit")
         newest.write_bytes(bytes(flipped))
     loaded = checkpoint.load_newest(directory)
-    # A flipped bit in the header's padding or key order changes nothing that is read; anything else must be noticed.
+    # A flipped bit in the header's padding or key order changes nothing that is read; anything else
+    # must be noticed.
     assert loaded["step"] == 1 or same(loaded, {"step": 2, "p": torch.zeros(50)})
 
 

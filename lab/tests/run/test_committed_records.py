@@ -1,4 +1,4 @@
-"""The records that the tables are made from: all readable, named after their settings, and true to their runs."""
+"""The records behind the tables: readable, named after their settings, true to their runs."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""A stop at any moment and a failure of any call cost nothing: going on gives the result of a run left alone."""
+"""A stop at any moment or a failure of any call costs nothing: the continued run is the same."""
 
 import dataclasses
 import logging

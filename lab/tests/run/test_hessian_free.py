@@ -1,4 +1,4 @@
-"""Hessian-free steps: exact on a quadratic, never upwards, resumable, and its curvature is the one it claims."""
+"""Hessian-free steps: exact on a quadratic, never upwards, resumable, with the right curvature."""
 
 import itertools
 

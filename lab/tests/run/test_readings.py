@@ -107,7 +107,7 @@ def advance(run: Trainer, steps: int) -> None:
 
 
 def oracle_steps(run: Trainer, count: int, *, batch_sum: bool = False) -> list[Tensor]:
-    """The rule in float64 by autograd and loops; the run's own batches and start, none of its code."""
+    """The rule in float64 by autograd and loops, on the run's batches and start."""
     o = run.spec.optimiser
     reading = Reading(o.initial_state, o.every_output, o.biases, o.both_terms)
     w = PlainWeights(*(p.detach().double() for p in PlainWeights.of(run.model)))
@@ -189,7 +189,7 @@ def test_the_first_direction_is_as_long_as_the_gradient() -> None:
 
 @pytest.mark.parametrize("clip_on", ["direction", "gradient"])
 def test_a_summed_loss_is_another_rate_and_another_bound(clip_on: str) -> None:
-    """sum over B sequences with (lr, clip) = mean with (B lr, clip / B): the map need not have both."""
+    """A sum over B sequences with (lr, clip) is the mean with (B lr, clip / B)."""
     summed = oracle_steps(trainer(lr=0.01, clip=0.4, clip_on=clip_on), 3, batch_sum=True)
     mean = oracle_steps(trainer(lr=0.04, clip=0.1, clip_on=clip_on), 3)
     for a, b in zip(summed, mean, strict=True):

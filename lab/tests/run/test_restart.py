@@ -1,4 +1,4 @@
-"""A run begun anew over another, a run that diverged, damaged files: nothing is lost, everything is named."""
+"""A new run over an old one, a diverged run, damaged files: nothing is lost, errors are named."""
 
 from __future__ import annotations
 
@@ -118,15 +118,16 @@ def test_final_figures_that_are_no_numbers_are_a_divergence(tmp_path: Path) -> N
     assert read_record(tmp_path / "summary.json").outcome == "diverged"
 
 
+RUN = '{"task": {"name": "adding", "length": %s}, "system": {"name": "irnn"}'
 DAMAGE = [
     "", "{", "null", "[]", "3", "\x00", "\xff\xfe", "{}", '{"task": 3}',
     '{"task": {"name": []}}', '{"task": {"name": "adding"}}',
-    '{"task": {"name": "adding", "length": "x"}, "system": {"name": "irnn"}, "optimiser": {"name": "sgd"}}',
-    '{"task": {"name": "adding"}, "system": {"name": "irnn"}, "optimiser": {"name": "sgd"}, "seed": -1}',
-    '{"task": {"name": "adding"}, "system": {"name": "irnn"}, "optimiser": {"name": "sgd"}, "seed": 1.5}',
-    '{"task": {"name": "adding"}, "system": {"name": "irnn"}, "optimiser": {"name": "sgd"}, "budget": []}',
-    '{"task": {"name": "adding"}, "system": {"name": "irnn"}, "optimiser": {"name": "sgd", "lr": NaN}}',
-    '{"task": {"name": "adding"}, "system": {"name": "irnn"}, "optimiser": {"name": "sgd", "lr": 1e999}}',
+    RUN % '"x"' + ', "optimiser": {"name": "sgd"}}',
+    RUN % 2 + ', "optimiser": {"name": "sgd"}, "seed": -1}',
+    RUN % 2 + ', "optimiser": {"name": "sgd"}, "seed": 1.5}',
+    RUN % 2 + ', "optimiser": {"name": "sgd"}, "budget": []}',
+    RUN % 2 + ', "optimiser": {"name": "sgd", "lr": NaN}}',
+    RUN % 2 + ', "optimiser": {"name": "sgd", "lr": 1e999}}',
     "[" * 100_000, '{"a":' * 100_000,
 ]  # fmt: skip
 

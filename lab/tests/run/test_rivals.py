@@ -1,4 +1,4 @@
-"""Optimisers from elsewhere: they learn, continue bit for bit from a checkpoint, and say what they are not for."""
+"""Rivals learn, continue bit for bit from a checkpoint, and name what they do not support."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from pathsgd_lab.run.optimisers.standard import BoundedStepper
 from pathsgd_lab.run.trainer import Trainer
 
 NAMES = (
-    "momentum", "adamw", "nadam", "muon", "soap", "lion", "schedule-free", "prodigy", "g-sgd", "adam-step-bound",
+    "momentum", "adamw", "nadam", "muon", "soap", "lion", "schedule-free", "prodigy", "g-sgd",
+    "adam-step-bound",
     "path-adam-capped", "in-path",
 )  # fmt: skip
 RATES = {"lion": 1e-3, "prodigy": 1.0, "g-sgd": 0.1, "momentum": 0.1}
@@ -31,7 +32,8 @@ def trainer(name: str, system: str = "rnn_path") -> Trainer:
     start = {"others_range": 0.3} if system == "rnn_path" else {}
     start |= AS_DEFAULT if name == "in-path" else {}
     spec = run(
-        "adding", system, name, length=5, hidden=6, valid_size=10, test_size=10, lr=RATES.get(name, 3e-3), **start
+        "adding", system, name, length=5, hidden=6, valid_size=10, test_size=10,
+        lr=RATES.get(name, 3e-3), **start
     )  # fmt: skip
     return Trainer(spec, spec.task.prepare())
 
@@ -70,7 +72,8 @@ def test_a_run_goes_on_bit_for_bit(name: str) -> None:
 def test_in_path_coordinates_nobody_feels_a_rescaling(inner: str) -> None:
     """Units rescaled by powers of two: what the optimiser sees is the same in every bit."""
     spec = run(
-        "adding", "rnn_path", "in-path", length=5, hidden=6, valid_size=10, test_size=10, others_range=0.3, inner=inner,
+        "adding", "rnn_path", "in-path", length=5, hidden=6, valid_size=10, test_size=10,
+        others_range=0.3, inner=inner,
         **AS_DEFAULT,
     )  # fmt: skip
     one, twin = (Trainer(spec, spec.task.prepare()) for _ in range(2))
@@ -101,7 +104,8 @@ def test_the_average_is_judged_and_the_moving_point_moves_on() -> None:
 
 def test_muon_moves_hidden_matrices_and_adamw_the_rest() -> None:
     optimiser = trainer("muon").stepper.optimiser
-    sizes = {type(member).__name__: [tuple(p.shape) for g in member.param_groups for p in g["params"]]
+    sizes = {type(member).__name__: [tuple(p.shape)
+                                    for g in member.param_groups for p in g["params"]]
              for member in optimiser.members}  # type: ignore[attr-defined]  # fmt: skip
     assert sizes["Muon"] == [(6, 2), (6, 6)] and (1, 6) in sizes["AdamW"] and (6,) in sizes["AdamW"]
     with pytest.raises(ValueError, match="several optimisers as one take no closure"):
@@ -158,7 +162,7 @@ def test_g_sgd_does_not_see_the_scale_of_units(clip: float) -> None:
 
 
 def test_g_sgd_steps_down_the_gradient_by_path_values() -> None:
-    """Oracle: the values of the basis paths as the parameters of a net that autograd differentiates."""
+    """Oracle: the values of the basis paths as parameters of a net under autograd."""
     torch.set_default_dtype(torch.float64)
     try:
         torch.manual_seed(0)
@@ -171,7 +175,8 @@ def test_g_sgd_steps_down_the_gradient_by_path_values() -> None:
             b[unit, unit] * c[out, unit],
             c[out, unit],
         )  # products of skeleton weights behind the units
-        # Values: first layer times what follows; later layers with the path that leads to their unit.
+        # Values: first layer times what follows; later layers with the path that leads to their
+        # unit.
         p1 = (a * s1.unsqueeze(1)).requires_grad_()
         q = torch.diagonal(p1)
         p2 = (b * s2.unsqueeze(1) * (q / s1)).detach().requires_grad_()
@@ -217,7 +222,8 @@ def test_what_an_optimiser_is_not_for_is_said(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_mean_length_of_paths() -> None:
     torch.manual_seed(0)
-    deep = nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 4, bias=False), nn.ReLU(),
+    deep = nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 4, bias=False),
+    nn.ReLU(),
                          nn.Linear(4, 1, bias=False)).double()  # fmt: skip
     x = torch.ones(1, 3, dtype=torch.float64)
     assert path_length(Outputs(deep), x) == pytest.approx(3.0)

@@ -1,4 +1,4 @@
-"""Specs: names of their own for every setting, JSON and command line there and back, a hash that means the run."""
+"""Specs: a name for every setting, JSON and command line there and back, a hash of the run."""
 
 from __future__ import annotations
 

@@ -71,7 +71,8 @@ def decisive(state: dict[str, Any]) -> dict[str, Any]:
     return {**{k: v for k, v in state.items() if k not in left_out}, "points": points}
 
 
-# What a checkpoint must hold differs: fresh or fixed data, carried states, a curriculum, each kind of optimiser state.
+# What a checkpoint must hold differs: fresh or fixed data, carried states, a curriculum, each kind
+# of optimiser state.
 RESUMABLE = {
     "adam on fresh sequences": tiny(),
     "SGD with momentum and decay": tiny(optimiser="sgd", momentum=0.9, decay="cosine", warmup=7),
@@ -226,7 +227,8 @@ def test_curriculum_grows_lowers_the_rate_and_then_decays() -> None:
     assert [p.length for p in record.promotions] == [9, 13, 19, 28, 30]
     assert [p.step for p in record.promotions] == [20, 40, 60, 80, 100]
     assert record.steps == 100 + 40 and record.outcome == "finished"
-    # Judged at full length only; 25 steps into a decay of 40, at a fifth of the rate for sequences five times as long.
+    # Judged at full length only; 25 steps into a decay of 40, at a fifth of the rate for sequences
+    # five times as long.
     assert [p.step for p in record.curve] == [100, 125, 140]
     assert record.curve[1].lr_factor == pytest.approx((1 - 24 / 40) * 6 / 30)
 
@@ -301,7 +303,8 @@ def test_numbers_that_json_lacks_survive_a_record(
 ) -> None:
     import dataclasses
 
-    # A run that ends with a figure that is not finite has diverged: as finished it would not be read.
+    # A run that ends with a figure that is not finite has diverged: as finished it would not be
+    # read.
     record = (
         TEMPLATE if math.isfinite(metric) else dataclasses.replace(TEMPLATE, outcome="diverged")
     )

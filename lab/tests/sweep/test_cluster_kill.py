@@ -1,4 +1,4 @@
-"""Sweeps on clusters of several workers, and kill -9 of a worker and of the driver: no cell twice, no record lost."""
+"""Clusters of several workers, kill -9 of a worker and of the driver: no cell twice, none lost."""
 
 from __future__ import annotations
 

@@ -138,9 +138,10 @@ def test_relative_places_mean_the_caller_s_directory(
 
 @contextmanager
 def killer(times: dict[Path, int]) -> Iterator[dict[Path, list[int]]]:
-    """Kills (-9) the workers of some cells, each as soon as its cell has begun to train, one cell after the other.
+    """Kills (-9) the workers of some cells, one after the other, as soon as a cell trains.
 
-    times: how often at the most, by the cell's marker. Gives the process numbers of those that were killed.
+    times: how often at the most, by the cell's marker. Gives the process numbers of those that were
+    killed.
     """
     killed: dict[Path, list[int]] = {marker: [] for marker in times}
     over = threading.Event()
@@ -173,7 +174,7 @@ def training(marker: Path) -> int | None:
 
 
 def test_killed_workers_cost_their_cells_only(tmp_path: Path) -> None:
-    """One cell's worker is killed once, which costs nothing; another's whenever it tries, which costs that cell."""
+    """One worker killed once costs nothing; one killed at every try costs its cell."""
     once, always = (
         replace_settings(BASE, steps=4_000, eval_every=4_000, target=1e-12, seed=s)
         for s in (98, 99)
@@ -182,7 +183,8 @@ def test_killed_workers_cost_their_cells_only(tmp_path: Path) -> None:
     first, second = (tmp_path / "work" / spec.slug / "running" for spec in (once, always))
     with killer({first: 1, second: 2}) as killed:
         done = sweep([once, always, *others], tmp_path)
-    # The second worker is gone with the pool of the first, unless it was killed as well before anybody noticed.
+    # The second worker is gone with the pool of the first, unless it was killed as well before
+    # anybody noticed.
     assert len(killed[first]) == 1 and len(killed[second]) in (1, 2)
     assert [d.outcome for d in done] == ["finished", "killed"] + ["finished"] * 4
     names = {p.name for p in (tmp_path / "results").iterdir()}
@@ -226,7 +228,8 @@ def test_command_of_a_cell_is_that_of_a_run() -> None:
 
 
 def sweep_command(place: Path) -> list[str]:
-    words = "sweep adding irnn --length 6 --hidden 4 --steps 3000 --eval-every 500 --valid-size 10 --test-size 10"
+    words = "sweep adding irnn --length 6 --hidden 4 --steps 3000 --eval-every 500"
+    words += " --valid-size 10 --test-size 10"
     places = [
         "--results",
         str(place / "results"),

@@ -37,7 +37,8 @@ def test_shapes_loss_and_gradients(system: str, task: Task) -> None:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             assert parameter.grad is not None and parameter.grad.isfinite().all(), name
-            # U[-0.01, 0.01] nets have gradients too small to be told from zero only where they are zero.
+            # U[-0.01, 0.01] nets have gradients too small to be told from zero only where they are
+            # zero.
             assert parameter.grad.any() or "bias_hh" in name, name
 
 

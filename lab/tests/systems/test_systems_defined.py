@@ -84,7 +84,8 @@ def test_smooth_relu_with_no_bend_is_the_plain_net() -> None:
     torch.testing.assert_close(smooth(inputs)[0], plain(inputs)[0])
 
 
-# --- unitary net --------------------------------------------------------------------------------------------------
+# --- unitary net
+# --------------------------------------------------------------------------------------------------
 
 
 def unitary_error(model: nn.Module) -> float:
@@ -154,7 +155,8 @@ def test_urnn_without_input_and_bias_keeps_the_norm_of_its_state() -> None:
     torch.testing.assert_close(norms, norms[:1].expand_as(norms), rtol=1e-4, atol=0)
 
 
-# --- gated and multiplicative nets --------------------------------------------------------------------------------
+# --- gated and multiplicative nets
+# --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

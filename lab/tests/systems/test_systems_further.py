@@ -1,4 +1,4 @@
-"""Nets beyond the paper's tables: dense, autoencoder, convolutional, and rates in continuous time."""
+"""Nets beyond the paper's tables: dense, autoencoder, convolutional, continuous time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NETS: dict[str, Task] = {
 
 @pytest.mark.parametrize("system", NETS)
 def test_gamma_is_the_output_on_ones_with_squared_parameters(system: str) -> None:
-    """Where units pass all paths; a pool passes every entry of its window, so that it is a sum here."""
+    """The squared net on ones; a pool passes every entry of its window, so it is a sum here."""
     task = NETS[system]
     net = SYSTEMS[system](hidden=8).build(task, seed=0).double()
     with torch.no_grad():
@@ -69,7 +69,8 @@ def test_a_dense_net_reads_the_sequence_as_one_vector() -> None:
 
 
 def test_widths_of_the_autoencoder_and_shape_of_2c2d() -> None:
-    widths = [m.out_features for m in AutoencoderSystem().build(MnistAutoencoderTask(), 0).body.modules()
+    body = AutoencoderSystem().build(MnistAutoencoderTask(), 0).body
+    widths = [m.out_features for m in body.modules()
               if isinstance(m, torch.nn.Linear)]  # fmt: skip
     assert widths == [1000, 500, 250, 30, 250, 500, 1000]
     shapes = [

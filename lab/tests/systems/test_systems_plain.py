@@ -105,7 +105,7 @@ PLAIN_RELU = [
 )
 @pytest.mark.parametrize("system", PLAIN_RELU)
 def test_path_rules_read_the_net(system: str, task: Task) -> None:
-    """gamma^2 of the net is that of h_t = W_in'^2 1 + b^2 + W_rec^2 h_{t-1}, with every symbol an input."""
+    """gamma^2 is that of h_t = W_in'^2 1 + b^2 + W_rec^2 h_{t-1}, every symbol an input."""
     net = SYSTEMS[system](hidden=60).build(task, seed=0)
     with torch.no_grad():
         for bias in (net.rnn.bias_ih_l0, net.rnn.bias_hh_l0, net.readout.bias):

@@ -114,7 +114,8 @@ class Constant(nn.Module):
     def __init__(self, task: Task) -> None:
         super().__init__()
         self.every_step = task.every_step
-        # The mean for regression; for classes the first one wins by a hair, text sees a uniform distribution.
+        # The mean for regression; for classes the first one wins by a hair, text sees a uniform
+        # distribution.
         self.answer = torch.full((task.output_size,), task.target_mean)
         self.answer[0] += 1e-6 if task.metric == "error_percent" else 0.0
 

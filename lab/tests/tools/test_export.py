@@ -1,4 +1,4 @@
-"""Export: the ONNX file computes what the model computes, for any batch and, where promised, any length."""
+"""Export: the ONNX file computes what the model does, for any batch and any promised length."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def test_command_exports_the_best_parameters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    sizes = "--length 6 --valid-size 20 --test-size 20 --batch-size 4 --hidden 4 --steps 60 --eval-every 10"
+    sizes = "--length 6 --valid-size 20 --test-size 20 --batch-size 4 --hidden 4 --steps 60"
+    sizes += " --eval-every 10"
     assert (
         cli.main(["train", "adding", "irnn", "adam", *sizes.split(), "--run-dir", "r", "--quiet"])
         == 0

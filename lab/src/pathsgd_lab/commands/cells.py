@@ -1,4 +1,4 @@
-"""What the commands that run many cells share: where cells run, and the live display while they do."""
+"""Shared by the commands that run many cells: where cells run, and the live display."""
 
 from __future__ import annotations
 

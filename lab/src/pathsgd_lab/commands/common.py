@@ -53,7 +53,8 @@ def wants_general_help(names: Sequence[str], flags: Sequence[str]) -> bool:
 def make_console() -> Console:
     """The terminal as it is; wide lines where the output goes to a file or a pipe.
 
-    No text is read for marks such as [bold]: names of runs, files and modules are shown as they are.
+    No text is read for marks such as [bold]: names of runs, files and modules are shown as they
+    are.
     """
     console = Console(soft_wrap=True, markup=False)
     return console if console.is_terminal else Console(soft_wrap=True, markup=False, width=140)
@@ -77,11 +78,13 @@ def show_record(record: Record, where: Path | None, console: Console) -> None:
     )
     table.add_row(
         metric,
-        f"{final} (parameters of step {record.best_step}; chance {figure(record.spec.task.chance)})",
+        f"{final} (parameters of step {record.best_step}; chance "
+        f"{figure(record.spec.task.chance)})",
     )
     table.add_row(
         "work",
-        f"{record.steps} steps, {record.cpu_seconds:.1f} s of one processor, {record.parameters} parameters",
+        f"{record.steps} steps, {record.cpu_seconds:.1f} s of one processor, {record.parameters} "
+        "parameters",
     )
     total = sum(record.profile.values()) or 1.0
     table.add_row(

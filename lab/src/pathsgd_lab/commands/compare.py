@@ -11,10 +11,10 @@ from pathsgd_lab.commands.reproduce import ExperimentOptions, carry_out
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(ExperimentOptions):
-    """Train small ReLU nets by the path optimisers and by what people use, from balanced and badly scaled starts.
+    """Train small ReLU nets with many optimisers, from balanced and from badly scaled starts.
 
-    Records are written as they come, and what has a record is not run again: stop whenever you like, and the same
-    command goes on. `pathsgd tables` writes docs/compare.md from them.
+    Records are written as they come, and what has a record is not run again: stop whenever you
+    like, and the same command goes on. `pathsgd tables` writes docs/compare.md from them.
     """
 
 

@@ -22,10 +22,11 @@ Action = Literal["list", "fetch", "check"]
 
 @dataclass(frozen=True)
 class DataOptions:
-    """List the data sets, fetch them from their canonical addresses, or check them against their checksums."""
+    """List the data sets, download them, or check them against their checksums."""
 
     action: tyro.conf.Positional[Action]
-    """list: what there is and what is here; fetch: download what is missing; check: compare every checksum."""
+    """list: what there is and what is here; fetch: download what is missing; check: compare every
+    checksum."""
     names: tyro.conf.Positional[tuple[str, ...]] = ()
     """Data sets to fetch or check (mnist, ptb, text8); none: all."""
     data_dir: Path | None = None
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def show(statuses: list[files.FileStatus], options: DataOptions, console: Console) -> int:
-    """Print the files; a check fails where a file is wrong, or a whole data set is neither here nor stood in for."""
+    """Print the files; the check fails for a wrong file, or for a data set without any source."""
     table = Table("data set", "file", "bytes", "state", box=None, pad_edge=False)
     for status in statuses:
         state = (

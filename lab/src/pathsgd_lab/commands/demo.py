@@ -20,8 +20,9 @@ from pathsgd_lab.sweep.results import ResultsFolder
 class DemoOptions:
     """The same plain ReLU RNN on the adding problem by SGD, Adam and the path optimisers.
 
-    Each trains from a balanced start and from the same function badly scaled, two runs at a time with one thread
-    each, about two minutes on two cores; then a table, and a page that needs no network.
+    Each trains from a balanced start and from the same function badly scaled, two runs at a time
+    with one thread each, about two minutes on two cores; then a table, and a page that needs no
+    network.
     """
 
     out: Path = RUNS / "demo"

@@ -16,7 +16,7 @@ from pathsgd_lab.tools.export import export, lstm_beside, trained_model
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Write the model of a run as ONNX, check it against onnxruntime, and compare size and latency with an LSTM."""
+    """Write a run's model as ONNX, check it, and compare size and latency with an LSTM."""
 
     run_dir: tyro.conf.Positional[Path]
     """Directory of the run, as `pathsgd train` printed it."""

@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from pathsgd.paths.explain import explain
+import pathsgd
 from pathsgd_lab import flags
 from pathsgd_lab.commands.common import make_console
 from pathsgd_lab.errors import UsageError
@@ -25,14 +25,16 @@ from pathsgd_lab.tools.inspection import (
 
 @dataclass(frozen=True)
 class InspectOptions:
-    """Show what the library sees in a model: every operation and its rule, gamma^2, kappa, balance."""
+    """Show what the library sees in a model: operations and rules, gamma^2, kappa, balance."""
 
     model: tyro.conf.Positional[str]
-    """Where the model is: package.module:factory, a function without arguments that makes it, or the model itself."""
+    """Where the model is: package.module:factory, a function without arguments that makes it, or
+    the model itself."""
     input: tuple[str, ...]
     """Shape of each input, such as 1,100,2; int:1,100 for symbols."""
     second: bool = False
-    """Also measure kappa2, which takes long where weights are shared in other ways than by a recurrent layer."""
+    """Also measure kappa2, which takes long where weights are shared in other ways than by a
+    recurrent layer."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     model = load_model(options.model)
     where = f"{options.model} on {' '.join(options.input)}"
     with own_code(where):
-        explanation = explain(model, *inputs)
+        explanation = pathsgd.explain(model, *inputs)
     print(explanation)
     if not explanation.supported:
         return 1

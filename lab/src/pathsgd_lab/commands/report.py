@@ -19,7 +19,7 @@ from pathsgd_lab.report.pictures import write_pictures
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Make a self-contained page with the paper's tables and figures beside ours, from records alone."""
+    """Make a self-contained page with the paper's tables and figures beside ours, from records."""
 
     results: tyro.conf.Positional[Path] = Path("results")
     """Directory with a folder of records per experiment."""
@@ -34,7 +34,8 @@ def main(arguments: Sequence[str]) -> int:
     options = flags.parse(ReportOptions, arguments, "pathsgd report")
     if not options.results.is_dir():
         raise UsageError(
-            f"{options.results} is not a directory of records: give one, or make one by pathsgd reproduce"
+            f"{options.results} is not a directory of records: give one, or make one by pathsgd "
+            "reproduce"
         )
     found = sections(options.results)
     write_text(options.out, page(TITLE, INTRODUCTION, found))

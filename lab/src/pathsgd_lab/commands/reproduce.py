@@ -30,26 +30,29 @@ else:
 class ExperimentOptions(CellOptions):
     """Run an experiment.
 
-    Records are written as they come, and what has a record is not run again: stop whenever you like, and the same
-    command goes on. `pathsgd report` makes a page of them.
+    Records are written as they come, and what has a record is not run again: stop whenever you
+    like, and the same command goes on. `pathsgd report` makes a page of them.
     """
 
     scale: Scale = "laptop"
-    """paper: the paper's sizes; laptop: two cores, minutes to hours; smoke: seconds, to see that it works."""
+    """paper: the paper's sizes; laptop: two cores, minutes to hours; smoke: seconds, to see that it
+    works."""
     only: tuple[str, ...] = ()
     """Only the cells with these settings, such as system=irnn,lstm length=100."""
     list: bool = False
-    """Print the cells and stop: those of every stage, as far as the records so far choose a later one's."""
+    """Print the cells and stop: those of every stage, as far as the records so far choose a later
+    one's."""
     results: Path | None = None
-    """Directory for records; None: results/NAME (laptop), results/NAME-paper, or runs/smoke/NAME."""
+    """Directory for records; None: results/NAME (laptop), results/NAME-paper, or
+    runs/smoke/NAME."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions(ExperimentOptions):
     """Run a table or figure of the paper.
 
-    Records are written as they come, and what has a record is not run again: stop whenever you like, and the same
-    command goes on. `pathsgd report` makes a page of them.
+    Records are written as they come, and what has a record is not run again: stop whenever you
+    like, and the same command goes on. `pathsgd report` makes a page of them.
     """
 
     name: tyro.conf.Positional[Name]
@@ -93,7 +96,7 @@ def carry_out(name: str, options: ExperimentOptions) -> int:
 def show_cells(
     experiment: Experiment, scale: Scale, wanted: dict[str, list[str]], results: ResultsFolder
 ) -> int:
-    """Print every cell that could be run now, once, each as a command where it is a training run."""
+    """Print every cell that could run now, once; a training run as its command."""
     records = [filed.record for filed in results.filed()]
     found = {
         cell.key: cell

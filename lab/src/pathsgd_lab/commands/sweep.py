@@ -30,8 +30,9 @@ USAGE = (
 class SweepOptions(CellOptions):
     """Train a grid of runs, one process per core with one thread each.
 
-    Every run is made once: what has a record in the results directory is not run again, so the same command goes on
-    after an interruption. At the end comes a map of the runs that solve, stall or diverge, as a table and a picture.
+    Every run is made once: what has a record in the results directory is not run again, so the same
+    command goes on after an interruption. At the end comes a map of the runs that solve, stall or
+    diverge, as a table and a picture.
     """
 
     run: Annotated[RunSpec, tyro.conf.arg(name="")]

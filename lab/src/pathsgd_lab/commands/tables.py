@@ -1,4 +1,4 @@
-"""``pathsgd tables [PAGES]``: write the tables of Markdown pages, and their pictures, anew from records."""
+"""``pathsgd tables [PAGES]``: rewrite the tables and pictures of Markdown pages from records."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PICTURES = Path("docs") / "pictures"
 class TablesOptions:
     """Write the tables of Markdown pages anew, from records alone.
 
-    A page marks a table by the lines `<!-- table NAME -->` and `<!-- end of table -->`. Where no pages are given, the
-    pictures in docs/pictures that are made from records are drawn anew, too.
+    A page marks a table by the lines `<!-- table NAME -->` and `<!-- end of table -->`. Where no
+    pages are given, the pictures in docs/pictures that are made from records are drawn anew, too.
     """
 
     pages: tyro.conf.Positional[tuple[Path, ...]] = ()
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def stale_pictures(results: Path, directory: Path, *, write: bool) -> list[str]:
-    """Names of the pictures that are not what the records make of them; they are written where that is asked for."""
+    """Names of the pictures that differ from what the records make; written where asked for."""
     stale = []
     with tempfile.TemporaryDirectory() as made:
         for name, draw in page_pictures(results).items():

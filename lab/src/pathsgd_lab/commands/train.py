@@ -30,9 +30,9 @@ USAGE = "pathsgd train TASK SYSTEM [OPTIMISER] [flags], or pathsgd train SPEC.js
 class TrainOptions:
     """Train one system on one task.
 
-    The run's files go to a directory of their own: settings, record, checkpoints. Ctrl-C saves and stops;
-    `pathsgd resume DIRECTORY` goes on, bit for bit. `torchrun --nproc-per-node N --no-python pathsgd train ...` is the
-    same run in N processes, each with its share of every batch.
+    The run's files go to a directory of their own: settings, record, checkpoints. Ctrl-C saves and
+    stops; `pathsgd resume DIRECTORY` goes on, bit for bit. `torchrun --nproc-per-node N --no-python
+    pathsgd train ...` is the same run in N processes, each with its share of every batch.
     """
 
     run: Annotated[RunSpec, tyro.conf.arg(name="")]

@@ -1,1 +1,1 @@
-"""The data sets of the paper: known files with checksums (``files``), and how they get here (``download``)."""
+"""The paper's data sets: files with checksums (``files``), and how to get them (``download``)."""

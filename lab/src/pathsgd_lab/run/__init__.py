@@ -1,4 +1,4 @@
-"""One run: its settings (spec), its steps (optimisers, schedule, trainer), what it leaves behind (record, checkpoint).
+"""One run: settings (spec), steps (optimisers, schedule, trainer), results (record, checkpoint).
 
 RunSpec --train--> Record
 """

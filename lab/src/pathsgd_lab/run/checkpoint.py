@@ -1,8 +1,9 @@
 """Checkpoints: any tree of tensors and plain values, in one file, whole or not at all.
 
-A file is in the safetensors format: tensors by number, and in its header the tree as JSON and a sha256 of both.
-Nothing is ever unpickled.  A new checkpoint is written under another name, flushed to the disk and then renamed; the
-last two are kept, so that one damaged file costs a few minutes, not the run.
+A file is in the safetensors format: tensors by number, and in its header the tree as JSON and a
+sha256 of both.
+Nothing is ever unpickled.  A new checkpoint is written under another name, flushed to the disk and
+then renamed; the last two are kept, so that one damaged file costs a few minutes, not the run.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ log = logging.getLogger(__name__)
 def flatten(tree: Any, tensors: dict[str, Tensor]) -> Any:
     """The tree as JSON values; its tensors go into ``tensors``, each replaced by its number.
 
-    Lists stay lists; what JSON does not have is an object with one marked key: {"=tensor": n}, {"=tuple": [...]},
-    {"=dict": [[key, value], ...]} (keys of optimiser states are numbers).
+    Lists stay lists; what JSON does not have is an object with one marked key: {"=tensor": n},
+    {"=tuple": [...]}, {"=dict": [[key, value], ...]} (keys of optimiser states are numbers).
     """
     if isinstance(tree, Tensor):
         number = str(len(tensors))
@@ -47,7 +48,8 @@ def flatten(tree: Any, tensors: dict[str, Tensor]) -> Any:
     if tree is None or type(tree) in (bool, int, float, str):
         return tree
     raise TypeError(
-        f"a checkpoint holds tensors, numbers, strings, lists, tuples and dictionaries, not {type(tree)}"
+        "a checkpoint holds tensors, numbers, strings, lists, tuples and dictionaries, not "
+        f"{type(tree)}"
     )
 
 
@@ -98,8 +100,8 @@ def read(path: Path) -> Any:
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
-            # Copies, at addresses that torch aligns: matrix products of the same numbers may differ in their last
-            # bits between an aligned and an unaligned operand.
+            # Copies, at addresses that torch aligns: matrix products of the same numbers may differ
+            # in their last bits between an aligned and an unaligned operand.
             tensors = {number: file.get_tensor(number).clone() for number in file.keys()}  # noqa: SIM118
         text, expected = header["tree"], header["sha256"]
         if digest(text, tensors) != expected:
@@ -112,7 +114,7 @@ def read(path: Path) -> Any:
 
 
 def load_newest(directory: Path) -> Any | None:
-    """The newest checkpoint that can be read, with a warning for each that cannot; None if there are none at all."""
+    """The newest readable checkpoint, if any, with a warning for each damaged one."""
     found = paths(directory)
     for path in found:
         content = _read_or_warn(path)

@@ -13,9 +13,10 @@ from typing import Any
 
 
 class Interrupted:
-    """Set by the first Ctrl-C (or SIGTERM), the second one has its usual effect; in a sweep's worker also by its end.
+    """Set by the first Ctrl-C or SIGTERM, the second has its usual effect; also by a sweep's end.
 
-    A sweep that is killed cannot tell its workers, which would train on with nobody to wait for them.
+    A sweep that is killed cannot tell its workers, which would train on with nobody to wait for
+    them.
     """
 
     def __init__(self) -> None:
@@ -31,7 +32,7 @@ class Interrupted:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Interrupted]:
-        """Handle the signals for a while; in a thread other than the main one, where Python forbids it, do not."""
+        """Handle the signals; not outside the main thread, where Python forbids it."""
         if threading.current_thread() is not threading.main_thread():
             yield self
             return

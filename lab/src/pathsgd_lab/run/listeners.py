@@ -1,7 +1,7 @@
 """Who watches a run: the progress bar, the status file that a sweep reads, TensorBoard.
 
-The trainer calls a listener at most once per check (every twenty steps or so), never in between, and listeners look
-at the clock before they do anything, so that watching costs next to nothing.
+The trainer calls a listener at most once per check (every twenty steps or so), never in between,
+and listeners look at the clock before they do anything, so that watching costs next to nothing.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ProgressBar(Listener):
 
 
 class StatusFile(Listener):
-    """A small file, rewritten a few times a second, by which a sweep in another process follows the run."""
+    """A small file, rewritten a few times a second, by which a sweep follows the run."""
 
     INTERVAL = 0.25
 
@@ -156,7 +156,8 @@ class TensorBoard(Listener):
         """Open the files of TensorBoard."""
         from torch.utils.tensorboard import SummaryWriter
 
-        # A resumed run goes over the steps after its checkpoint once more: TensorBoard forgets the first time.
+        # A resumed run goes over the steps after its checkpoint once more: TensorBoard forgets the
+        # first time.
         self.writer = SummaryWriter(str(self.directory), purge_step=step)
 
     def __exit__(

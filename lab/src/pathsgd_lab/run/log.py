@@ -1,4 +1,4 @@
-"""The growing log of a run: start, evaluations, promotions, resumptions, end, one JSON object a line."""
+"""The log of a run, one JSON object a line: start, evaluations, promotions, resumptions, end."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RunLog:
         write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def read(self) -> list[dict[str, Any]]:
-        """All lines; those that are damaged are left out with a warning, a last one torn by a kill without."""
+        """All whole lines; a damaged one gives a warning, unless a kill cut the last one short."""
         if not self.path.exists():
             return []
         lines = self.path.read_bytes().split(b"\n")

@@ -1,4 +1,4 @@
-"""Where a result comes from: machine, versions, commit. Nothing says on which host or in which directory."""
+"""Where a result comes from: machine, versions, commit; neither host nor directory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def commit() -> str:
-    """Commit of the source that is running, with a + for uncommitted changes; empty outside a work tree."""
+    """Commit of the running source, with a + for uncommitted changes; empty outside a work tree."""
     here = Path(__file__).parent
     try:
         _git(

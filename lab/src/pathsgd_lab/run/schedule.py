@@ -2,8 +2,9 @@
 
     rate(step) = lr * warm-up(step) * decay(progress) * (first length / length)^lr_power
 
-``progress`` runs from 0 to 1 over the budget, or over ``decay_steps``.  With a length curriculum it starts when the
-sequences have reached their full length, since nobody knows beforehand how long that takes.
+``progress`` runs from 0 to 1 over the budget, or over ``decay_steps``.  With a length curriculum it
+starts when the sequences have reached their full length, since nobody knows beforehand how long
+that takes.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Curriculum:
     growth: float = 1.2
     """Factor on the length at each promotion."""
     stages: tuple[int, ...] = ()
-    """The lengths to go through, instead of growing by a factor (for tasks that have certain lengths only)."""
+    """The lengths to go through, instead of growing by a factor (for tasks that have certain
+    lengths only)."""
     promote_below: float = 3e-3
     """Running loss below which the sequences grow."""
     patience: int = 50
@@ -118,7 +120,8 @@ class CurriculumState:
             return False
         self.length = self.curriculum.next_length(self.length, self.full_length)
         self.last_promotion = step
-        # The loss on longer sequences is not known yet: start its running mean well above the last one.
+        # The loss on longer sequences is not known yet: start its running mean well above the last
+        # one.
         self.running_loss = min(1.0, 4.0 * self.running_loss)
         if self.length == self.full_length:
             self.full_since = step

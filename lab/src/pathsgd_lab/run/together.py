@@ -1,8 +1,9 @@
 """One run in several processes, as torchrun starts them: each takes its share of every batch.
 
-All processes draw the same batches and hold the same parameters. After each backward pass their gradients and losses
-are averaged, so that all take the same step; when to stop and when to save is what the first one decides. It alone
-writes. A checkpoint is the run's, whole: any number of processes may go on with it.
+All processes draw the same batches and hold the same parameters. After each backward pass their
+gradients and losses are averaged, so that all take the same step; when to stop and when to save is
+what the first one decides. It alone writes. A checkpoint is the run's, whole: any number of
+processes may go on with it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One run in progress: its steps, its clock, its evaluations, and all that decides how it goes on.
 
-A run goes in stretches of ``CHECK_EVERY`` steps.  Inside a stretch nothing happens but data, step, data, step; at its
-end the losses are looked at, the curriculum moves, the budget is checked, and evaluations and checkpoints are made.
-All decisions that change the numbers fall at fixed step numbers, so a run that was continued from a checkpoint takes
-the same ones.
+A run goes in stretches of ``CHECK_EVERY`` steps.  Inside a stretch nothing happens but data, step,
+data, step; at its end the losses are looked at, the curriculum moves, the budget is checked, and
+evaluations and checkpoints are made. All decisions that change the numbers fall at fixed step
+numbers, so a run that was continued from a checkpoint takes the same ones.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ import torch
 from torch import Tensor
 
 import pathsgd
-from pathsgd.paths.kappa import kappa
-from pathsgd.paths.rescaling import random_rescaling
 from pathsgd_lab.errors import CheckpointError
 from pathsgd_lab.run.clock import Clock, Interrupted
 from pathsgd_lab.run.listeners import Status
@@ -49,7 +47,7 @@ class Trainer:
         if spec.unbalanced > 1.0:
             draw = generator_for(spec.seed, RESCALING_KEY)
             example = spec.task.example_inputs()
-            random_rescaling(
+            pathsgd.random_rescaling(
                 self.model, example, low=1.0 / spec.unbalanced, high=spec.unbalanced,
                 powers_of_two=spec.by_powers_of_two, generator=draw, output=0,
             )  # fmt: skip
@@ -76,7 +74,8 @@ class Trainer:
         self.resumed = 0
         self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
-    # -- one stretch of steps -----------------------------------------------------------------------------------
+    # -- one stretch of steps
+    # -----------------------------------------------------------------------------------
 
     def advance(self, interrupted: Interrupted) -> None:
         """Train up to the next step number at which something is due, or until time is over."""
@@ -93,7 +92,8 @@ class Trainer:
             if self.together.count > 1:
                 batch = self.together.share(batch, self.spec.task.every_step)
             loss, state = stepper.step(batch, self.carried if batch.carry else None)
-            # Copies, as a checkpoint makes them: a view at another alignment may give other last bits.
+            # Copies, as a checkpoint makes them: a view at another alignment may give other last
+            # bits.
             self.carried = tuple(part.clone() for part in state)
             losses.append(loss)
             self.step += 1
@@ -111,7 +111,7 @@ class Trainer:
             )
 
     def _is_to_stop(self, interrupted: Interrupted) -> bool:
-        """Whether somebody wants the run to stop, or its time is over; the same answer in every process."""
+        """Whether the run must stop: asked to, or out of time; the same in every process."""
         return self.together.any(interrupted.requested or self._out_of_time())
 
     def _next_stop(self) -> int:
@@ -123,7 +123,7 @@ class Trainer:
         return min(stops if last is None else [*stops, last])
 
     def _look_at(self, losses: Sequence[Tensor]) -> None:
-        """Take the losses of a stretch into account, in order; note the first that is not a loss any more."""
+        """Count the losses of a stretch in order; note the first that is infinite or too large."""
         if not losses:
             return
         values: list[float] = torch.stack(list(losses)).tolist()
@@ -138,7 +138,8 @@ class Trainer:
     def _rate_factor(self) -> float:
         return self.spec.schedule.factor(self.step, self.progress) * self.curriculum.rate_factor
 
-    # -- how far a run is ---------------------------------------------------------------------------------------
+    # -- how far a run is
+    # ---------------------------------------------------------------------------------------
 
     def _last_step(self) -> int | None:
         """The step at which the run ends by its number of steps."""
@@ -153,7 +154,7 @@ class Trainer:
 
     @property
     def progress(self) -> float:
-        """Share of the way from full length to the end of the run, which the decay of the rate follows."""
+        """Share of the way from full length to the end of the run, for the decay of the rate."""
         since = self.curriculum.full_since
         if since is None:
             return 0.0
@@ -205,7 +206,8 @@ class Trainer:
     def _reaches_target(self, metric: float) -> bool:
         return self.spec.target is not None and metric <= self.spec.target
 
-    # -- evaluation ---------------------------------------------------------------------------------------------
+    # -- evaluation
+    # ---------------------------------------------------------------------------------------------
 
     def evaluation_due(self) -> bool:
         """Whether this step is one at which the model is evaluated."""
@@ -250,7 +252,7 @@ class Trainer:
     def _geometry(self) -> dict[str, float]:
         example = self.spec.task.example_inputs()
         first, second = (
-            kappa(self.model, example, terms=terms, relative=True, output=0)
+            pathsgd.kappa(self.model, example, terms=terms, relative=True, output=0)
             for terms in ("first", "second")
         )
         rates = pathsgd.growth_rate(self.model, example, output=0)
@@ -274,7 +276,8 @@ class Trainer:
             metrics = {split: self.data.evaluate(self.model, split) for split in ("valid", "test")}
         return metrics, self.step if self.best is None else self.best["step"]
 
-    # -- checkpoints --------------------------------------------------------------------------------------------
+    # -- checkpoints
+    # --------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """All that decides how the run goes on."""
@@ -316,7 +319,8 @@ class Trainer:
         self.clock.load_state_dict(state["clock"])
         self.started, self.resumed = state["started"], state["resumed"] + 1
 
-    # -- what is told -------------------------------------------------------------------------------------------
+    # -- what is told
+    # -------------------------------------------------------------------------------------------
 
     def status(self) -> Status:
         """For listeners."""

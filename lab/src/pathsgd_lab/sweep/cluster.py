@@ -1,4 +1,4 @@
-"""Where cells run: processes of joblib (loky) on this machine, or the workers of a Dask or Ray cluster."""
+"""Where cells run: joblib's processes on this machine, or workers of a Dask or Ray cluster."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def cluster(backend: ClusterKind, jobs: int | None, address: str | None) -> Iter
     """Something that runs delayed calls in parallel and gives their results as they come."""
     count = jobs or joblib.cpu_count()
     if backend == "loky":
-        # One job in joblib means this very process, which a kill would take along: rather a pool of two, fed one
-        # call at a time. And a worker's libraries must not start threads of their own on cores that are taken.
+        # One job in joblib means this very process, which a kill would take along: rather a pool of
+        # two, fed one call at a time. And a worker's libraries must not start threads of their own
+        # on cores that are taken.
         with joblib.parallel_config(backend="loky", n_jobs=max(2, count), inner_max_num_threads=1):
             yield _as_they_come(1 if count == 1 else "2*n_jobs")
     elif backend == "dask":
@@ -37,7 +38,8 @@ def cluster(backend: ClusterKind, jobs: int | None, address: str | None) -> Iter
             yield lambda calls: _dask_results(client, calls)
     else:
         with _ray(count, address), joblib.parallel_config(backend="ray", n_jobs=count):
-            # Ray's backend gives its results all together; the records are written as they come all the same.
+            # Ray's backend gives its results all together; the records are written as they come all
+            # the same.
             yield lambda calls: iter(joblib.Parallel()(calls))
 
 
@@ -48,9 +50,10 @@ def _as_they_come(pre_dispatch: int | str) -> Parallel:
 
 
 def _dask_results(client: Any, calls: Iterator[Any]) -> Iterator[Any]:
-    """Results of delayed calls from Dask's own futures, as they come; at the end, the error of one that was killed.
+    """Results of Dask's futures as they come; at the end the error of one that was killed.
 
-    Not by joblib's Dask backend, which waits for ever for a task that Dask has given up because its workers died.
+    Not by joblib's Dask backend, which waits for ever for a task that Dask has given up because its
+    workers died.
     """
     from distributed import KilledWorker, as_completed
 
@@ -63,7 +66,7 @@ def _dask_results(client: Any, calls: Iterator[Any]) -> Iterator[Any]:
             killed = future.exception()
         else:
             result = future.result()
-            future.release()  # else a killed worker would take the result along, and Dask would run the cell again
+            future.release()  # else Dask runs the cell again if the worker is killed later
             yield result
     if killed is not None:
         raise killed

@@ -26,7 +26,7 @@ COLOURS = {
 
 
 class SweepDisplay:
-    """Follows the cells of a sweep through their files, so that it does not matter where they run."""
+    """Follows the cells of a sweep through their files, wherever they run."""
 
     def __init__(self, cells: Sequence[Cell], places: Places, console: Console) -> None:
         self.cells = {cell.key: cell for cell in cells}
@@ -37,7 +37,7 @@ class SweepDisplay:
 
     @contextlib.contextmanager
     def showing(self) -> Iterator[SweepDisplay]:
-        """Draw until the sweep is over; without a terminal only the lines of finished cells are printed."""
+        """Draw until the sweep is over; without a terminal print a line for each finished cell."""
         if not self.console.is_terminal:
             yield self
             return
@@ -81,4 +81,5 @@ class SweepDisplay:
             or "none ended yet"
         )
         seconds = time.monotonic() - self.start
-        return f"{len(self.cells) - len(self.left)} of {len(self.cells)} cells: {ended}; {seconds:.0f} s"
+        done, total = len(self.cells) - len(self.left), len(self.cells)
+        return f"{done} of {total} cells: {ended}; {seconds:.0f} s"

@@ -41,7 +41,7 @@ def _range(text: str) -> list[str]:
 
 
 def runs_of(base: RunSpec, grid: dict[str, list[str]]) -> list[RunSpec]:
-    """Every combination, in the order of the grid, the last axis fastest; combinations that are equal only once."""
+    """Every distinct combination, in the order of the grid, the last axis fastest."""
     runs = [
         _run(base, dict(zip(grid, values, strict=True)))
         for values in itertools.product(*grid.values())

@@ -3,13 +3,14 @@
 A system is a frozen dataclass of settings (``IrnnSystem(hidden=100)``)::
 
     system = SYSTEMS["irnn"]()
-    model = system.build(task, seed=0)                      # nn.Module: (inputs, state=None) -> (outputs, state)
+    model = system.build(task, seed=0)      # nn.Module: (inputs, state=None) -> (outputs, state)
     losses = system.losses(model, task, batch, state)       # objective (with penalty), loss, state
     losses.objective.backward()
     state = detach_state(losses.state)
 
-A new system is one new file and one line in ``SYSTEMS``.  ``system.optimiser`` names the optimiser to use by default;
-"hessian-free" is ``HessianFree``, whose ``step`` takes the batch itself instead of gradients.
+A new system is one new file and one line in ``SYSTEMS``.  ``system.optimiser`` names the optimiser
+to use by default; "hessian-free" is ``HessianFree``, whose ``step`` takes the batch itself instead
+of gradients.
 """
 
 from pathsgd_lab.systems.base import Losses, SequenceNet, System

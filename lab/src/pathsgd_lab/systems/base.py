@@ -1,10 +1,11 @@
-"""What a system is: a recurrent model with its initial values, its penalty and the optimiser its paper used.
+"""A system: a model with its initial values, its penalty and its paper's optimiser.
 
     System (frozen settings) --build(task, seed)--> SequenceNet
     model(inputs, state=None) -> (outputs, state)          shapes as in ``pathsgd_lab.tasks.base``
     system.losses(model, task, batch, state) -> Losses     what one training step needs
 
-``state`` is a tuple of real tensors, batch first, so that it can be detached, carried over windows and saved.
+``state`` is a tuple of real tensors, batch first, so that it can be detached, carried over windows
+and saved.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathsgd_lab.tasks.base import Batch, State, Task
 
 
 class SequenceNet(nn.Module, ABC):
-    """A recurrent part and a linear readout of its hidden states, at every step or after the last."""
+    """A recurrent part and a linear readout of its hidden states, of every step or the last."""
 
     def __init__(self, task: Task, readout_inputs: int) -> None:
         super().__init__()
@@ -52,12 +53,13 @@ class Losses(NamedTuple):
     loss: Tensor
     """The task's loss alone, to report and to watch."""
     state: State
-    """State after the last step, still attached to the graph: ``detach_state`` before carrying it on."""
+    """State after the last step, still attached to the graph: ``detach_state`` before carrying it
+    on."""
 
 
 @dataclass(frozen=True)
 class System(ABC):
-    """Settings of a system.  Subclasses are frozen dataclasses, one file each, listed in ``SYSTEMS``."""
+    """Settings of a system: frozen dataclasses, one file each, listed in ``SYSTEMS``."""
 
     hidden: int | None = None
     """Recurrent units; None: the number the paper uses on the task."""
@@ -69,10 +71,11 @@ class System(ABC):
     title: ClassVar[str]
     """Name in tables and figures."""
     optimiser: ClassVar[str] = "adam"
-    """Optimiser used unless a run says otherwise: "sgd", "adam", "rmsprop", "path-sgd", "path-adam" or
-    "hessian-free"."""
+    """Optimiser used unless a run says otherwise: "sgd", "adam", "rmsprop", "path-sgd", "path-adam"
+    or "hessian-free"."""
     path_rules: ClassVar[bool] = False
-    """True where the net is made of parts that path normalisation can read (ReLU and linear parts only)."""
+    """True where the net is made of parts that path normalisation can read (ReLU and linear parts
+    only)."""
 
     any_length: ClassVar[bool] = True
     """False where a net can read sequences of one length only."""
@@ -82,7 +85,7 @@ class System(ABC):
             raise ValueError(f"hidden must be at least 1, got {self.hidden}")
 
     def build(self, task: Task, seed: int) -> SequenceNet:
-        """A new model for ``task``; the same seed gives the same parameters, whatever torch's global generator is."""
+        """A new model for ``task``; its parameters depend on the seed alone."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             net = self._build(task)
@@ -99,16 +102,17 @@ class System(ABC):
         """Make the model with torch's global generator (seeded by ``build``)."""
 
     def losses(self, model: SequenceNet, task: Task, batch: Batch, state: State | None) -> Losses:
-        """Forward pass, loss and penalty on one batch; ``state`` None starts from the initial state."""
+        """Forward pass, loss and penalty on one batch, from ``state`` or the initial state."""
         outputs, state = model(batch.inputs, state)
         loss = task.loss(outputs, batch.targets)
         return Losses(loss, loss, state)
 
 
 def input_weights(task: Task, size: int) -> nn.Module:
-    """W_in x_t for a net that takes it apart from its recurrence: a product, or the symbol's row of a table.
+    """W_in x_t, computed outside the recurrence: a product, or the symbol's row of a table.
 
-    Rows of an ``nn.Embedding`` are columns of W_in: looking one up is the product with a one-hot vector.
+    Rows of an ``nn.Embedding`` are columns of W_in: looking one up is the product with a one-hot
+    vector.
     """
     if task.tokens:
         return nn.Embedding(task.input_size, size)
@@ -116,7 +120,7 @@ def input_weights(task: Task, size: int) -> nn.Module:
 
 
 def symbol_table(task: Task, size: int, learned: bool) -> nn.Embedding | None:
-    """How symbols enter a layer of torch's: as rows of ``size`` numbers that are learned, or as one-hot vectors.
+    """How symbols enter one of torch's layers: as ``size`` learned numbers each, or one-hot.
 
     None where the task has no symbols.
     """

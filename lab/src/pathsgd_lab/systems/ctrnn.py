@@ -40,8 +40,9 @@ class LeakyNet(SequenceNet):
 class CtrnnSystem(System):
     """Leaky ReLU rate network, as trained on tasks of neuroscience.
 
-    Follows Yang et al. (2019) for the equation and for a = 0.2, and starts, as they do for ReLU units, from half the
-    identity; deviates: no noise in the units, input and output weights N(0, 1 / inputs).
+    Follows Yang et al. (2019) for the equation and for a = 0.2, and starts, as they do for ReLU
+    units, from half the identity; deviates: no noise in the units, input and output weights N(0, 1
+    / inputs).
     """
 
     name: ClassVar[str] = "ctrnn"

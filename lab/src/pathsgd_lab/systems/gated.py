@@ -1,7 +1,7 @@
 """What LSTM and GRU share: torch's own gated layers, one block of H rows per gate.
 
-Symbols enter as one-hot vectors; above 256 of them, through a learned embedding of H numbers, since a gated layer has
-several input matrices and a product with each would be most of the cost.
+Symbols enter as one-hot vectors; above 256 of them, through a learned embedding of H numbers, since
+a gated layer has several input matrices and a product with each would be most of the cost.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class GatedSystem(System):
     """Half-width of the uniform initial non-recurrent weights."""
 
     def _make(self, task: Task, cell: Literal["lstm", "gru"]) -> GatedNet:
-        """The net with every gate's recurrent matrix orthogonal, biases zero and the rest uniform."""
+        """The net with orthogonal recurrent matrices, zero biases and the rest uniform."""
         net = GatedNet(task, self.hidden or task.paper.gated_hidden, cell)
         with torch.no_grad():
             for block in net.rnn.weight_hh_l0.split(net.rnn.hidden_size):
@@ -60,7 +60,8 @@ class GatedSystem(System):
             net.rnn.weight_ih_l0.uniform_(-self.others_range, self.others_range)
             net.readout.weight.uniform_(-self.others_range, self.others_range)
             if net.table is not None and net.table.weight.requires_grad:
-                # Two small layers in a row would make nearly no input: the table keeps the scale of a one-hot vector.
+                # Two small layers in a row would make nearly no input: the table keeps the scale of
+                # a one-hot vector.
                 net.table.weight.normal_()
             for bias in (net.rnn.bias_ih_l0, net.rnn.bias_hh_l0, net.readout.bias):
                 bias.zero_()

@@ -13,8 +13,9 @@ from pathsgd_lab.tasks.base import Task
 class GruSystem(GatedSystem):
     """One GRU layer.
 
-    Follows Cho et al. (2014) for the cell, with the LSTM's initial values of Neyshabur et al. (2016).  Deviates:
-    torch's cell applies the reset gate after the recurrent product, n_t = tanh(W x_t + r_t * (U h_{t-1})).
+    Follows Cho et al. (2014) for the cell, with the LSTM's initial values of Neyshabur et al.
+    (2016).  Deviates: torch's cell applies the reset gate after the recurrent product, n_t = tanh(W
+    x_t + r_t * (U h_{t-1})).
     """
 
     name: ClassVar[str] = "gru"

@@ -13,8 +13,9 @@ from pathsgd_lab.tasks.base import Task
 class IrnnSystem(PlainSystem):
     """Plain ReLU net with W_rec = I, b = 0 and SGD.
 
-    Follows Le et al. (2015) for the recurrent matrix and biases, and Neyshabur et al. (2016) for the other weights:
-    U[-0.01, 0.01] on every task (Le et al. draw them from a Gaussian with standard deviation 0.001).
+    Follows Le et al. (2015) for the recurrent matrix and biases, and Neyshabur et al. (2016) for
+    the other weights: U[-0.01, 0.01] on every task (Le et al. draw them from a Gaussian with
+    standard deviation 0.001).
     """
 
     name: ClassVar[str] = "irnn"
@@ -25,7 +26,8 @@ class IrnnSystem(PlainSystem):
     recurrent: Recurrent = "identity"
     """Initial recurrent matrix."""
     others_range: float | None = 0.01
-    """Half-width of the uniform initial input and output weights; None: the paper's for the task."""
+    """Half-width of the uniform initial input and output weights; None: the paper's for the
+    task."""
 
     def _build(self, task: Task) -> RecurrentNet:
         return self._make(task, "relu")

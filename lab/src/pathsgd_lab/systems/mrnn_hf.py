@@ -1,10 +1,11 @@
-"""HF-MRNN: a multiplicative net (Sutskever, Martens and Hinton, 2011) trained without forming the Hessian.
+"""HF-MRNN: a multiplicative net, Hessian-free (Sutskever, Martens and Hinton, 2011).
 
     f_t = (W_fx x_t) * (W_fh h_{t-1})           F factors, elementwise product
     h_t = tanh(W_hf f_t + W_hx x_t + b)
     y_t = W_out h_t + b_out
 
-The input chooses the recurrent matrix: W_hf diag(W_fx x_t) W_fh.  The optimiser is in ``hessian_free``.
+The input chooses the recurrent matrix: W_hf diag(W_fx x_t) W_fh.  The optimiser is in
+``hessian_free``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class MultiplicativeNet(SequenceNet):
         self.recurrent = nn.Parameter(sparse_weights(hidden, factors))
         self.bias = nn.Parameter(torch.zeros(hidden))
         with torch.no_grad():
-            # One step's W_fx x_t has entries of about 1: the recurrent matrix is then of about unit size.
+            # One step's W_fx x_t has entries of about 1: the recurrent matrix is then of about unit
+            # size.
             scale = 1.0 if task.tokens else 1.0 / math.sqrt(task.input_size)
             next(self.input_factors.parameters()).normal_(0.0, scale)
             next(self.input.parameters()).normal_(0.0, 0.1 * scale)
@@ -55,7 +57,7 @@ class MultiplicativeNet(SequenceNet):
 
 
 def sparse_weights(rows: int, columns: int) -> Tensor:
-    """At most 15 weights per unit, from N(0, 1 / 15) (the sparse start of Martens, 2010, at unit gain)."""
+    """At most 15 weights per unit, from N(0, 1 / 15): the sparse start of Martens (2010)."""
     count = min(CONNECTIONS, columns)
     chosen = torch.rand(rows, columns).topk(count, dim=1).indices
     return torch.zeros(rows, columns).scatter_(
@@ -67,9 +69,10 @@ def sparse_weights(rows: int, columns: int) -> Tensor:
 class MrnnHfSystem(System):
     """Multiplicative tanh net, Hessian-free steps.
 
-    Follows Sutskever et al. (2011) for the net and Martens and Sutskever (2011) for the training (``hessian_free``).
-    Deviates: scales of the initial values are ours; the number of units is the paper's for the task (Sutskever et al.
-    have 1500 units and as many factors).
+    Follows Sutskever et al. (2011) for the net and Martens and Sutskever (2011) for the training
+    (``hessian_free``).
+    Deviates: scales of the initial values are ours; the number of units is the paper's for the task
+    (Sutskever et al. have 1500 units and as many factors).
     """
 
     name: ClassVar[str] = "mrnn_hf"

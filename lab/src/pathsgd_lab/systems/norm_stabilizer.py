@@ -1,4 +1,4 @@
-"""RNN with norm stabiliser: a penalty on the change of the hidden state's norm (Krueger and Memisevic, 2015).
+"""RNN with a penalty on the change of the hidden state's norm (Krueger and Memisevic, 2015).
 
 penalty = beta / T * sum_{t=1..T} (|h_t| - |h_{t-1}|)^2,   averaged over the batch
 """
@@ -20,10 +20,12 @@ from pathsgd_lab.tasks.base import Batch, State, Task
 class NormStabilizerSystem(PlainSystem):
     """Plain ReLU net from the identity, with a penalty on changes of |h_t|.
 
-    Follows Krueger and Memisevic (2015): the penalty, beta = 500, and a recurrent matrix that starts from the identity.
-    Deviates: the figure that Neyshabur et al. (2016) quote is of a rectifier with a threshold ("TRec"); here it is the
-    ordinary one.  Input and output weights start as for RNN-ReLU, with Adam.  With a carried state, h_0 is the last
-    state of the previous window.
+    Follows Krueger and Memisevic (2015): the penalty, beta = 500, and a recurrent matrix that
+    starts from the identity.
+    Deviates: the figure that Neyshabur et al. (2016) quote is of a rectifier with a threshold
+    ("TRec"); here it is the
+    ordinary one.  Input and output weights start as for RNN-ReLU, with Adam.  With a carried state,
+    h_0 is the last state of the previous window.
     """
 
     name: ClassVar[str] = "norm_stabilizer"

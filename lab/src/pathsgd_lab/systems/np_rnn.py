@@ -1,4 +1,4 @@
-"""np-RNN: a ReLU net that starts from a normalised positive-definite matrix (Talathi and Vartak, 2015)."""
+"""np-RNN: starts from a normalised positive-definite matrix (Talathi and Vartak, 2015)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ class NpRnnSystem(PlainSystem):
     """Plain ReLU net with W_rec = (A + I) / lambda_max(A + I), A = R^T R / H, R ~ N(0, 1).
 
     Largest eigenvalue 1, all others in (0, 1): one direction is kept, the rest decays.
-    Follows Talathi and Vartak (2015) also in the input weights, alpha N(0, 1) / H, that is of standard deviation
-    alpha / H and not alpha / sqrt(H), with alpha = sqrt(2) exp(1.2 / (max(H, 6) - 2.4)) (the factor of Sussillo and
-    Abbott, 2014).  Deviates: output weights from N(0, 2 / (H + O)) (Glorot and Bengio, 2010), where public
-    re-implementations differ among each other.  ``others_range`` replaces both by a uniform draw.
+    Follows Talathi and Vartak (2015) also in the input weights, alpha N(0, 1) / H, that is of
+    standard deviation alpha / H and not alpha / sqrt(H), with alpha = sqrt(2) exp(1.2 / (max(H, 6)
+    - 2.4)) (the factor of Sussillo and
+    Abbott, 2014).  Deviates: output weights from N(0, 2 / (H + O)) (Glorot and Bengio, 2010), where
+    public re-implementations differ among each other.  ``others_range`` replaces both by a uniform
+    draw.
     """
 
     name: ClassVar[str] = "np_rnn"

@@ -15,7 +15,8 @@ from pathsgd_lab.tasks.base import Task
 class OrthogonalRnnSystem(PlainSystem):
     """Plain ReLU net with an orthogonal recurrent matrix, the exponential of a skew-symmetric one.
 
-    Every singular value is one, at every step of training. The start is the plain net's, made orthogonal.
+    Every singular value is one, at every step of training. The start is the plain net's, made
+    orthogonal.
     """
 
     name: ClassVar[str] = "orthogonal_rnn"

@@ -1,19 +1,20 @@
-"""The plain recurrent net and its settings, shared by every system that differs in initial values only.
+"""The plain recurrent net, shared by every system that differs in initial values only.
 
     h_t = f(W_in x_t + b + W_rec h_{t-1}),  h_0 = 0        f = max(0, .) or tanh
     y_t = W_out h_t + b_out
 
     W_in (H, I)   W_rec (H, H)   b = bias_ih + bias_hh (H,)   W_out (O, H)
 
-Symbols enter as one-hot vectors, as in the paper: x_t in {0, 1}^V and W_in has a column per symbol.  A symbol looks up
-its row of a table E (V, .), and W_in x_t = M E^T x_t, where one of E and M is fixed at the identity, the cheaper one:
+Symbols enter as one-hot vectors, as in the paper: x_t in {0, 1}^V and W_in has a column per symbol.
+ A symbol looks up its row of a table E (V, .), and W_in x_t = M E^T x_t, where one of E and M is
+fixed at the identity, the cheaper one:
 
-- V <= H: E = I, and M = W_in is learned.  At V = 50, H = 512 the product with M adds a tenth to the recurrence.
-- V > H: M = I, and E = W_in^T is learned.  At V = 10,000, H = 200 a product with a (H, V) matrix would cost as much as
+- V <= H: E = I, M = W_in is learned.  At V = 50, H = 512 the product adds a tenth of the time.
+- V > H: M = I, E = W_in^T is learned.  At V = 10,000, H = 200 a (H, V) product costs as much as
   the output layer; the product with M costs as much as one recurrent step's.
 
-Both are the same net, made of ``embedding``, ``rnn_relu`` and ``linear``, which path normalisation can read.  The
-all-ones input over a vocabulary is the sum of all squared rows of E.
+Both are the same net, made of ``embedding``, ``rnn_relu`` and ``linear``, which path normalisation
+can read.  The all-ones input over a vocabulary is the sum of all squared rows of E.
 """
 
 from __future__ import annotations
@@ -62,13 +63,14 @@ class RecurrentNet(SequenceNet):
             inputs = self.table(inputs)
         hidden, last = self.rnn(inputs, None if state is None else state[0].unsqueeze(0))
         last = last[0]
-        # The last state by itself, not hidden[-1]: its backward need not fill a (T, B, H) gradient with zeros.
+        # The last state by itself, not hidden[-1]: its backward need not fill a (T, B, H) gradient
+        # with zeros.
         return (hidden if all_steps else last), (last,)
 
 
 @dataclass(frozen=True)
 class PlainSystem(System):
-    """Settings of a plain recurrent net; the defaults are the paper's initial values for the task at hand."""
+    """Settings of a plain recurrent net, by default the paper's for the task."""
 
     recurrent: Recurrent = "paper"
     """Initial recurrent matrix."""
@@ -77,7 +79,8 @@ class PlainSystem(System):
     recurrent_range: float | None = None
     """Half-width of a uniform recurrent matrix; None: the paper's for the task."""
     others_range: float | None = None
-    """Half-width of the uniform initial input and output weights; None: the paper's for the task."""
+    """Half-width of the uniform initial input and output weights; None: the paper's for the
+    task."""
 
     def _make(self, task: Task, nonlinearity: Nonlinearity) -> RecurrentNet:
         """The net with these settings."""

@@ -13,9 +13,11 @@ from pathsgd_lab.tasks.base import Task
 class RnnPathSystem(PlainSystem):
     """Plain ReLU net, path-normalised steps.
 
-    Follows section 5 of the paper: identity recurrent matrix and U[-0.01, 0.01] elsewhere on the synthetic tasks and
-    MNIST, uniform matrices on text.  Deviates: the default optimiser is Path-Adam everywhere (the paper uses Path-SGD
-    on the synthetic tasks and MNIST; say ``path-sgd`` for that), and there are biases, starting at zero.
+    Follows section 5 of the paper: identity recurrent matrix and U[-0.01, 0.01] elsewhere on the
+    synthetic tasks and
+    MNIST, uniform matrices on text.  Deviates: the default optimiser is Path-Adam everywhere (the
+    paper uses Path-SGD on the synthetic tasks and MNIST; say ``path-sgd`` for that), and there are
+    biases, starting at zero.
     """
 
     name: ClassVar[str] = "rnn_path"

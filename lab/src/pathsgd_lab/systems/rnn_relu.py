@@ -13,7 +13,8 @@ from pathsgd_lab.tasks.base import Task
 class RnnReluSystem(PlainSystem):
     """Plain ReLU net, ordinary steps: the same net and initial values as RNN-Path.
 
-    Follows Neyshabur et al. (2016), section 5.3: 2048 units, recurrent U[-0.01, 0.01], others U[-0.2, 0.2], Adam.
+    Follows Neyshabur et al. (2016), section 5.3: 2048 units, recurrent U[-0.01, 0.01], others
+    U[-0.2, 0.2], Adam.
     Deviates: biases, starting at zero, which the paper does not mention.
     """
 

@@ -13,8 +13,8 @@ from pathsgd_lab.tasks.base import Task
 class RnnTanhSystem(PlainSystem):
     """Plain tanh net.
 
-    Follows Neyshabur et al. (2016), section 5.3: 2048 units, Adam.  The paper gives initial values for its ReLU nets
-    only; here the tanh net has the same.
+    Follows Neyshabur et al. (2016), section 5.3: 2048 units, Adam.  The paper gives initial values
+    for its ReLU nets only; here the tanh net has the same.
     """
 
     name: ClassVar[str] = "rnn_tanh"

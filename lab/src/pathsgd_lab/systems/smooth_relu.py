@@ -2,7 +2,8 @@
 
     h_t = f(W_in x_t + b + W_rec h_{t-1}),   f(x) = (x + sqrt(x^2 + eps)) / 2
 
-f is positive, increasing and differentiable everywhere, within sqrt(eps) / 2 of max(0, x), and equal to it for eps = 0.
+f is positive, increasing and differentiable everywhere, within sqrt(eps) / 2 of max(0, x), and
+equal to it for eps = 0.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ def smooth_relu(x: Tensor, eps: float) -> Tensor:
 class SmoothReluSystem(System):
     """Plain net with the smooth rectifier (x + sqrt(x^2 + eps)) / 2.
 
-    Follows Pachitariu and Sahani (2013), as Neyshabur et al. (2016) quote them, in the idea alone: a plain net with a
-    rectifier that has no corner.  The form of the unit and eps are our choice; eps = 1e-4 bends the rectifier within
-    about 0.01 of zero, f(0) = 0.005.  Deviates further: initial values as for RNN-ReLU, Adam instead of SGD with
-    momentum, no dropout.
+    Follows Pachitariu and Sahani (2013), as Neyshabur et al. (2016) quote them, in the idea alone:
+    a plain net with a
+    rectifier that has no corner.  The form of the unit and eps are our choice; eps = 1e-4 bends the
+    rectifier within about 0.01 of zero, f(0) = 0.005.  Deviates further: initial values as for
+    RNN-ReLU, Adam instead of SGD with momentum, no dropout.
     """
 
     name: ClassVar[str] = "smooth_relu"
@@ -60,7 +62,8 @@ class SmoothReluSystem(System):
     eps: float = 1e-4
     """Width of the bend, squared."""
     others_range: float | None = None
-    """Half-width of the uniform initial input and output weights; None: the paper's for the task."""
+    """Half-width of the uniform initial input and output weights; None: the paper's for the
+    task."""
 
     def _build(self, task: Task) -> SmoothReluNet:
         net = SmoothReluNet(task, self.hidden or task.paper.hidden, self.eps)

@@ -1,6 +1,7 @@
 """The tasks of the paper and some others: one file each, listed here by name.
 
-A task is a frozen dataclass of settings (``AddingTask(length=400)``).  ``prepare`` loads or generates its data::
+A task is a frozen dataclass of settings (``AddingTask(length=400)``).  ``prepare`` loads or
+generates its data::
 
     task = TASKS["adding"](length=100)
     data = task.prepare()

@@ -1,10 +1,11 @@
-"""The adding problem (Hochreiter and Schmidhuber, 1997): add the two marked numbers of a long sequence.
+"""The adding problem (Hochreiter and Schmidhuber, 1997): add the two marked numbers.
 
-Input at step t: (x_t, m_t) with x_t ~ U[0, 1] and m_t = 1 at two steps, 0 elsewhere.  Target: the sum of the two
-marked x.  Always answering 1 has mean squared error 2 Var(U[0, 1]) = 1/6.
+Input at step t: (x_t, m_t) with x_t ~ U[0, 1] and m_t = 1 at two steps, 0 elsewhere.  Target: the
+sum of the two marked x.  Always answering 1 has mean squared error 2 Var(U[0, 1]) = 1/6.
 
-Fresh batches are made in blocks of many batches at once, because one training step at T = 100 takes about two
-milliseconds and a handful of small tensor operations per step would be a visible part of that.
+Fresh batches are made in blocks of many batches at once, because one training step at T = 100 takes
+about two milliseconds and a handful of small tensor operations per step would be a visible part of
+that.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from pathsgd_lab.tasks.base import Batch, BatchStream, PaperSettings, Split, Tas
 from pathsgd_lab.tasks.sampling import ShuffledIndices, generator_for
 
 BLOCK_NUMBERS = 1 << 18
-"""Random numbers per block: 1 MB of float32, which stays in the cache between making and using it."""
+"""Random numbers per block: 1 MB of float32, which stays in the cache between making and using
+it."""
 
 Markers = Literal["halves", "anywhere"]
 
@@ -39,7 +41,8 @@ class AddingTask(Task):
     markers: Markers = "halves"
     """Where the two marked steps lie: one in each half, or any two different steps."""
     train_size: int = 0
-    """Training sequences in a fixed set (100000 in Le et al., 2015); 0: fresh sequences for ever."""
+    """Training sequences in a fixed set (100000 in Le et al., 2015); 0: fresh sequences for
+    ever."""
     valid_size: int = 1_000
     """Sequences in the validation set."""
     test_size: int = 10_000
@@ -107,8 +110,10 @@ def with_markers(numbers: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
 class FreshStream(BatchStream):
     """Sequences never seen before, for ever.
 
-    Block k is a function of (seed, k, its length, its number of batches).  After a change of length the blocks start
-    small and double: a curriculum that changes the length at every step would otherwise make much and use little.
+    Block k is a function of (seed, k, its length, its number of batches).  After a change of length
+    the blocks start
+    small and double: a curriculum that changes the length at every step would otherwise make much
+    and use little.
     """
 
     def __init__(self, task: AddingTask, batch_size: int, seed: int) -> None:
@@ -210,7 +215,7 @@ class FixedStream(BatchStream):
 
 
 class AddingData(TaskData):
-    """Fresh or fixed training sequences; validation and test sets that are the same for every seed."""
+    """Fresh or fixed training sequences; the same validation and test sets for every seed."""
 
     task: AddingTask
     # Keys of the fixed sets: far from the small integers that people use as seeds.

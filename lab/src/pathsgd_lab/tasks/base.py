@@ -2,8 +2,10 @@
 
 The line from a task to a number::
 
-    Task (frozen settings) --prepare(data_dir)--> TaskData --stream(batch_size, seed)--> BatchStream --next()--> Batch
-                                                  TaskData --evaluate(model, split)--> float, in units of ``metric``
+    Task (frozen settings) --prepare(data_dir)--> TaskData --stream(batch_size, seed)--> BatchStream
+    --next()--> Batch
+                                                  TaskData --evaluate(model, split)--> float, in
+                                                  units of ``metric``
 
 Shapes are time-first.  T steps, B sequences, I inputs, O outputs:
 
@@ -37,14 +39,16 @@ class Batch(NamedTuple):
     inputs: Tensor
     targets: Tensor
     carry: bool
-    """True: the sequences continue those of the previous batch, so its final state is this batch's first state.
+    """True: the sequences continue those of the previous batch, so its final state is this batch's
+    first state.
     False: start from the model's own initial state."""
 
 
 class BatchStream(ABC):
     """An endless, resumable sequence of training batches.
 
-    Two streams with the same arguments and the same ``state_dict()`` give the same batches bit for bit.
+    Two streams with the same arguments and the same ``state_dict()`` give the same batches bit for
+    bit.
     """
 
     @abstractmethod
@@ -54,7 +58,7 @@ class BatchStream(ABC):
     @property
     @abstractmethod
     def epoch(self) -> float:
-        """Passes over the training set so far, with the fraction; batches drawn so far for endless fresh data."""
+        """Passes over the training set so far, a fraction; batches so far for endless data."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, int]:
@@ -65,7 +69,7 @@ class BatchStream(ABC):
         """Continue from a position that ``state_dict`` gave."""
 
     def set_length(self, length: int) -> None:
-        """Sequences of this many steps from the next batch on (for a curriculum); an error where a task cannot."""
+        """Sequences of this length from the next batch on; an error where a task has one length."""
         raise ValueError(
             f"{type(self).__name__} has sequences of one length only; remove the length curriculum"
         )
@@ -82,11 +86,11 @@ class TaskData(ABC):
 
     @abstractmethod
     def stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Training batches; ``seed`` decides their order (and, for synthetic tasks, their content)."""
+        """Training batches; ``seed`` decides their order and the content of synthetic ones."""
 
     @abstractmethod
     def eval_batches(self, split: Split, batch_size: int | None = None) -> Iterator[Batch]:
-        """Every element of a split once, always the same and in the same order, with ``carry`` as in training."""
+        """Every element of a split once, always in one order, with ``carry`` as in training."""
 
     def evaluate(
         self,
@@ -127,7 +131,7 @@ class TaskData(ABC):
 
 @dataclass(frozen=True)
 class PaperSettings:
-    """Sizes and initial values that the source paper (Neyshabur et al., 2016, section 5) gives for a task."""
+    """Sizes and initial values that Neyshabur et al. (2016, section 5) give for a task."""
 
     hidden: int = 100
     """Units of a plain recurrent net."""
@@ -144,7 +148,7 @@ class PaperSettings:
 
 
 class Task(ABC):
-    """Settings of a task.  Subclasses are frozen dataclasses, one file each, listed in ``TASKS``."""
+    """Settings of a task: frozen dataclasses, one file each, listed in ``TASKS``."""
 
     name: ClassVar[str]
     """Key in ``TASKS`` and on the command line."""
@@ -183,7 +187,7 @@ class Task(ABC):
 
     @property
     def solved(self) -> float | None:
-        """A run with a metric at or below this counts as solved; None where there is no natural threshold."""
+        """A run with a metric at or below this is solved; None: there is no natural threshold."""
         return None
 
     @property
@@ -196,7 +200,7 @@ class Task(ABC):
         """Load or generate the data.  ``data_dir`` as in ``pathsgd_lab.data.data_directory``."""
 
     def example_inputs(self, batch_size: int = 1) -> Tensor:
-        """Inputs of the right shape and type, all zero, for tools that need to see one forward pass."""
+        """Zero inputs of the right shape and type, for tools that need one forward pass."""
         if self.tokens:
             return torch.zeros(self.length, batch_size, dtype=torch.int64)
         return torch.zeros(self.length, batch_size, self.input_size)
@@ -218,14 +222,15 @@ class Task(ABC):
         ).item(), targets.numel()
 
     def metric_of_mean(self, mean: float) -> float:
-        """The metric from a mean elementary error; from a mean loss too, where training minimises that error."""
+        """The metric from a mean elementary error, or from a mean loss that is that error."""
         if self.metric == "mse":
             return mean
         if self.metric == "error_percent":
             return 100.0 * mean
         if self.metric == "bpc":
             return mean / math.log(2.0)
-        # A diverging model can have a loss beyond exp's range: its perplexity is infinite, not an exception.
+        # A diverging model can have a loss beyond exp's range: its perplexity is infinite, not an
+        # exception.
         return math.exp(mean) if mean < 700.0 else math.inf
 
 
@@ -238,5 +243,5 @@ class SequenceModel(Protocol):
 
 
 def detach_state(state: State) -> State:
-    """The same values, cut from the graph: gradients stop at a window's start (truncated back-propagation)."""
+    """The same values outside the graph: gradients stop at a window's start."""
     return tuple(part.detach() for part in state)

@@ -1,13 +1,15 @@
-"""The copy-memory task in the form of Arjovsky et al. (2015, section 4.1): repeat ten symbols after a long pause.
+"""Copy memory (Arjovsky et al., 2015, section 4.1): repeat ten symbols after a long pause.
 
-With lag T, ten symbols s_1..s_10 from {0..7}, the blank 8 and the delimiter 9, all T + 20 steps long::
+With lag T, ten symbols s_1..s_10 from {0..7}, the blank 8 and the delimiter 9, all T + 20 steps
+long::
 
     input    s_1 .. s_10 | 8 x (T - 1) | 9 | 8 x 10
     target   8 x (T + 10)                  | s_1 .. s_10
 
-Answering blanks, then any constant mixture of the eight symbols, has a mean cross-entropy of 10 ln 8 / (T + 20).
-Training minimises the cross-entropy of all steps; the metric is the share of wrong symbols among the ten to repeat
-(the paper at hand has no metric for this task; this one has the same meaning for every T).
+Answering blanks, then any constant mixture of the eight symbols, has a mean cross-entropy of 10 ln
+8 / (T + 20). Training minimises the cross-entropy of all steps; the metric is the share of wrong
+symbols among the ten to repeat (the paper at hand has no metric for this task; this one has the
+same meaning for every T).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ MEMORY = 10
 
 @dataclass(frozen=True)
 class CopyTask(Task):
-    """Repeat ten symbols after a pause (error in per cent of the repeated symbols; chance is 87.5)."""
+    """Repeat ten symbols after a pause (error in per cent of these symbols; chance is 87.5)."""
 
     name: ClassVar[str] = "copy"
     title: ClassVar[str] = "Copy memory"

@@ -1,8 +1,9 @@
-"""Perceptual decisions in context (after Mante et al., 2013): which of two noisy signals counts is said beforehand.
+"""Perceptual decisions in context (after Mante et al., 2013): a cue says which signal counts.
 
-Input at step t: fixation (1 until the answer is asked for), two signals, two context cues of which one is 1.  Each
-signal has a sign and a strength of its own and shows from step 2 on until ``delay`` steps before the end, under noise;
-the class to name after the last step is the sign of the signal that the context points to.
+Input at step t: fixation (1 until the answer is asked for), two signals, two context cues of which
+one is 1.  Each signal has a sign and a strength of its own and shows from step 2 on until ``delay``
+steps before the end, under noise; the class to name after the last step is the sign of the signal
+that the context points to.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ONSET = 2
 
 @dataclass(frozen=True)
 class DecisionTask(Task):
-    """Name the sign of the noisy signal that the context points to (error in per cent; chance is 50)."""
+    """Name the sign of the noisy signal that the context points to (error in per cent)."""
 
     name: ClassVar[str] = "decision"
     title: ClassVar[str] = "Decision in context"

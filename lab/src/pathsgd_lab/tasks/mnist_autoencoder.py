@@ -16,7 +16,7 @@ VARIANCE = {1: 0.06727, 2: 0.05157, 4: 0.02870, 7: 0.01207, 14: 0.003449}
 
 @dataclass(frozen=True)
 class MnistAutoencoderTask(SequentialMnistTask):
-    """Give back the image that was read (mean squared error per pixel; chance is the pixels' variance)."""
+    """Reconstruct the image (mean squared error per pixel; chance is the pixels' variance)."""
 
     name: ClassVar[str] = "mnist_autoencoder"
     title: ClassVar[str] = "MNIST autoencoder"

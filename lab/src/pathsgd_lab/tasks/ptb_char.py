@@ -1,10 +1,11 @@
 """Penn Treebank, character level: predict the next of 50 symbols (bits per character).
 
-Derived from the word-level files exactly as Mikolov's character files are: of each line, without its outer spaces,
-every space becomes ``_``, every other character stands for itself (``<unk>`` is five symbols), and a newline ends it.
-That makes 5,017,482 / 393,042 / 442,423 symbols.  The paper trains on windows of 50 steps with 2048 units (LSTM: 1024),
-recurrent weights from U[-0.01, 0.01] and the others from U[-0.2, 0.2].  It does not print the size of its batches; 64
-is ours.
+Derived from the word-level files exactly as Mikolov's character files are: of each line, without
+its outer spaces, every space becomes ``_``, every other character stands for itself (``<unk>`` is
+five symbols), and a newline ends it.
+That makes 5,017,482 / 393,042 / 442,423 symbols.  The paper trains on windows of 50 steps with 2048
+units (LSTM: 1024), recurrent weights from U[-0.01, 0.01] and the others from U[-0.2, 0.2].  It does
+not print the size of its batches; 64 is ours.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class PtbCharTask(TextTask):
             ]
             if (symbols == 255).any():
                 raise DataError(
-                    f"{path} has characters outside the {len(ALPHABET)} symbols of the Penn Treebank"
+                    f"{path} has characters outside the {len(ALPHABET)} symbols of the Penn "
+                    "Treebank"
                 )
             texts[split] = torch.from_numpy(symbols)
         return TextData(self, texts)

@@ -1,8 +1,9 @@
 """Penn Treebank, word level: predict the next of 10,000 words (perplexity).
 
-Mikolov's preparation of the corpus: lower case, numbers as N, rare words as <unk>; every line end is a word <eos> of
-its own, which makes 929,589 / 73,760 / 82,430 words for training, validation and test.  The paper (figure 1) trains
-200 units on windows of 20 steps in batches of 32, all weights from U[-0.1, 0.1].
+Mikolov's preparation of the corpus: lower case, numbers as N, rare words as <unk>; every line end
+is a word <eos> of
+its own, which makes 929,589 / 73,760 / 82,430 words for training, validation and test.  The paper
+(figure 1) trains 200 units on windows of 20 steps in batches of 32, all weights from U[-0.1, 0.1].
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class PtbWordTask(TextTask):
     """Use only the first so many words of each split, for a quick trial; 0: all."""
 
     def prepare(self, data_dir: Path | str | None = None) -> TextData:
-        """Read the three files; the most frequent training word becomes 0, ties in alphabetical order."""
+        """Read the three files; words are numbered by their frequency in training, then by name."""
         directory = data_directory(data_dir)
         words = {
             split: ptb_words(verified("ptb", f"ptb.{split}.txt", directory)) for split in SPLITS
@@ -69,7 +70,8 @@ class PtbWordTask(TextTask):
             unknown = next((word for word in chosen if word not in index), None)
             if unknown is not None:
                 raise DataError(
-                    f"{directory}/ptb/ptb.{split}.txt has a word the training text has not: {unknown!r}"
+                    f"{directory}/ptb/ptb.{split}.txt has a word the training text has not: "
+                    f"{unknown!r}"
                 )
             texts[split] = torch.tensor([index[word] for word in chosen], dtype=torch.int32)
         return TextData(self, texts)

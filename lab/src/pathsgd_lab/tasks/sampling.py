@@ -1,4 +1,4 @@
-"""Random order that a pair of integers can restore: generators keyed by position, shuffled epochs."""
+"""Random order restored from a pair of integers: generators by position, shuffled epochs."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from torch import Tensor
 
 
 def generator_for(*key: int) -> torch.Generator:
-    """A generator that depends on nothing but ``key`` (seed, purpose, position), well mixed even for small integers."""
+    """A generator that depends on ``key`` alone (seed, purpose, position), well mixed."""
     seed = int(np.random.SeedSequence(key).generate_state(1, np.uint32)[0])
     return torch.Generator().manual_seed(seed)
 
 
 class ShuffledIndices:
-    """Endless batches of indices into a fixed set: every epoch a new permutation, its incomplete last batch left out.
+    """Endless batches of indices: a new permutation each epoch, without an incomplete last batch.
 
-    The permutation of an epoch is a function of (seed, epoch), so two integers say where the sequence stands.
+    The permutation of an epoch is a function of (seed, epoch), so two integers say where the
+    sequence stands.
     """
 
     def __init__(self, count: int, batch_size: int, seed: int) -> None:
         if not 1 <= batch_size <= count:
             raise ValueError(
-                f"batch size {batch_size} does not fit a training set of {count}; choose 1 to {count}"
+                f"batch size {batch_size} does not fit a training set of {count}; choose 1 to "
+                f"{count}"
             )
         self.count, self.batch_size, self.seed = count, batch_size, seed
         self._go_to(epoch=0, position=0)

@@ -1,8 +1,9 @@
-"""Sequential MNIST (Le et al., 2015): a digit read one pixel at a time, its class named after the last pixel.
+"""Sequential MNIST (Le et al., 2015): the class of a digit that is read one pixel at a time.
 
-The 28 x 28 image is one sequence of 784 steps, row by row, pixel values in [0, 1].  Permuted MNIST reads the pixels in
-one fixed random order, the same for every image.  Shorter sequences come from averaging k x k pixels: k = 2 gives 196
-steps, k = 4 gives 49, k = 7 gives 16; a curriculum may go through them.
+The 28 x 28 image is one sequence of 784 steps, row by row, pixel values in [0, 1].  Permuted MNIST
+reads the pixels in one fixed random order, the same for every image.  Shorter sequences come from
+averaging k x k pixels: k = 2 gives 196 steps, k = 4 gives 49, k = 7 gives 16; a curriculum may go
+through them.
 """
 
 from __future__ import annotations
@@ -77,15 +78,15 @@ class SequentialMnistTask(Task):
 
     @property
     def solved(self) -> float | None:
-        """What a linear classifier on the whole image reaches (12.0 %, LeCun et al., 1998, table of results)."""
+        """A linear classifier on the whole image reaches 12.0 % (LeCun et al., 1998)."""
         return 12.0
 
     def targets(self, pixels: Tensor, labels: Tensor) -> Tensor:
-        """What to answer to images (B, T) in the order in which they are read: their classes (B,)."""
+        """Targets for images (B, T) in reading order: their classes (B,)."""
         return labels
 
     def pixel_order(self, length: int) -> Tensor | None:
-        """The order in which the pixels of an image of ``length`` pixels are read; None: as they come."""
+        """Reading order of the pixels of an image of ``length`` pixels; None: as they come."""
         return None
 
     def prepare(self, data_dir: Path | str | None = None) -> MnistData:
@@ -95,13 +96,14 @@ class SequentialMnistTask(Task):
 
 @dataclass(frozen=True)
 class PermutedMnistTask(SequentialMnistTask):
-    """Handwritten digits, one pixel per step in a fixed random order (error in per cent; chance is 90)."""
+    """Handwritten digits, one pixel per step in a fixed random order (error in per cent)."""
 
     name: ClassVar[str] = "psmnist"
     title: ClassVar[str] = "Permuted MNIST"
 
     permutation_seed: int = 92_916
-    """Decides the order of the pixels; not the run's seed, so that runs with different seeds share the task."""
+    """Decides the order of the pixels; not the run's seed, so that runs with different seeds share
+    the task."""
 
     def pixel_order(self, length: int) -> Tensor:
         """A permutation that depends on ``permutation_seed`` and the length only."""
@@ -109,7 +111,7 @@ class PermutedMnistTask(SequentialMnistTask):
 
 
 def read_idx(path: Path, dimensions: int, limit: int) -> Tensor:
-    """At most ``limit`` rows of a gzipped idx file of bytes: big-endian magic number, sizes, then the bytes."""
+    """At most ``limit`` rows of a gzipped idx file: big-endian magic number, sizes, bytes."""
     header_bytes = 4 * (1 + dimensions)
     try:
         with gzip.open(path, "rb") as stream:
@@ -136,7 +138,7 @@ def read_idx(path: Path, dimensions: int, limit: int) -> Tensor:
 
 
 class Images:
-    """Images as bytes (N, 28, 28) and labels (N,), served as sequences of any of the possible lengths."""
+    """Images (N, 28, 28) and labels (N,), served as sequences of any possible length."""
 
     def __init__(self, task: SequentialMnistTask, images: Tensor, labels: Tensor) -> None:
         self.task = task

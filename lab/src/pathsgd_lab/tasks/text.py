@@ -1,13 +1,14 @@
-"""What the language-modelling tasks share: parallel contiguous streams of text, read window by window.
+"""Shared by the language-modelling tasks: parallel streams of text, read window by window.
 
 A text of N symbols in B rows of L = (N - 1) // B symbols::
 
     row b reads symbols b L .. (b + 1) L - 1 and predicts, at each, the next one
 
-Window k is steps k T .. (k + 1) T - 1 of every row at once.  The state after a window is the first state of the next
-(``carry``); gradients do not cross (``detach_state``).  Training goes over the full windows in order, then starts
-again from the top with a fresh state.  Evaluation takes every symbol of a split exactly once: the last window may be
-shorter, and the N - 1 - B L symbols that fill no row make a last sequence of their own.
+Window k is steps k T .. (k + 1) T - 1 of every row at once.  The state after a window is the first
+state of the next (``carry``); gradients do not cross (``detach_state``).  Training goes over the
+full windows in order, then starts again from the top with a fresh state.  Evaluation takes every
+symbol of a split exactly once: the last window may be shorter, and the N - 1 - B L symbols that
+fill no row make a last sequence of their own.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class WindowStream(BatchStream):
         row = (len(text) - 1) // max(1, batch_size)
         if batch_size < 1 or row < window:
             raise ValueError(
-                f"a text of {len(text)} symbols has no full window of {window} in each of {batch_size} rows: "
+                f"a text of {len(text)} symbols has no full window of {window} in each of "
+                f"{batch_size} rows: "
                 "use a smaller batch or window, or more text"
             )
         self.rows = text[: row * batch_size].view(batch_size, row)

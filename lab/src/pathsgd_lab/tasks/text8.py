@@ -1,9 +1,11 @@
 """text8 (Mahoney): predict the next of 27 symbols, space and a to z (bits per character).
 
-The whole file has 100,000,000 characters, split 90 / 5 / 5 million in order (Mikolov et al., 2012).  Where only its
-first 74,000,000 characters are at hand, the last 4 and the 4 million before them serve as test and validation text and
-the first 66 million as training text: figures from that split are near, but not the same as, figures from the whole.
-The paper trains on windows of 180 steps with 2048 units (LSTM: 1024); the batch size is ours.
+The whole file has 100,000,000 characters, split 90 / 5 / 5 million in order (Mikolov et al., 2012).
+ Where only its first 74,000,000 characters are at hand, the last 4 and the 4 million before them
+serve as test and validation text and
+the first 66 million as training text: figures from that split are near, but not the same as,
+figures from the whole. The paper trains on windows of 180 steps with 2048 units (LSTM: 1024); the
+batch size is ours.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ from pathsgd_lab.tasks.base import Metric, PaperSettings
 from pathsgd_lab.tasks.text import TextData, TextTask
 
 UNREADABLE = (
-    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, RuntimeError, ValueError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, RuntimeError,
+    ValueError,
 )  # fmt: skip
-"""What a damaged archive may raise: one flipped bit makes it encrypted, or compressed in another way."""
+"""What a damaged archive may raise: one flipped bit makes it encrypted, or compressed in another
+way."""
 FULL_LENGTH, FULL_HELD_OUT = 100_000_000, 5_000_000
 PREFIX_LENGTH, PREFIX_HELD_OUT = 74_000_000, 4_000_000
 
@@ -52,7 +56,8 @@ class Text8Task(TextTask):
     window: int = 180
     """Steps of back-propagation; the state is carried on."""
     limit: int = 0
-    """Use only the first so many characters, a tenth of them for validation and a tenth for test; 0: all."""
+    """Use only the first so many characters, a tenth of them for validation and a tenth for test;
+    0: all."""
 
     @property
     def vocabulary(self) -> int:
@@ -84,7 +89,7 @@ class Text8Task(TextTask):
 
 
 def read_zip(path: Path, length: int) -> bytes:
-    """The first ``length`` bytes of the member ``text8``: read in memory, so no name in the archive can lead astray."""
+    """The first ``length`` bytes of the member ``text8``; no path in the archive is used."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open("text8") as stream:
             text = stream.read(length)

@@ -1,8 +1,8 @@
-"""A trained model as ONNX: written, compared with torch on random inputs, and timed beside an LSTM of the same task.
+"""A trained model as ONNX: written, compared with torch, and timed beside an LSTM.
 
-The graph takes whole sequences (T, B, I) or symbols (T, B) and gives what the model gives.  Recurrent layers become
-ONNX's own RNN, LSTM and GRU operators, so that the number of steps stays free; systems that are unrolled step by step
-are written for the task's length.
+The graph takes whole sequences (T, B, I) or symbols (T, B) and gives what the model gives.
+Recurrent layers become ONNX's own RNN, LSTM and GRU operators, so that the number of steps stays
+free; systems that are unrolled step by step are written for the task's length.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def trained_model(directory: Path) -> tuple[RunSpec, SequenceNet]:
     state = checkpoint.load_newest(directory)
     if state is None:
         raise RunError(
-            f"{directory} has no checkpoint to export: let the run go on (pathsgd resume), or train it anew"
+            f"{directory} has no checkpoint to export: let the run go on (pathsgd resume), or "
+            "train it anew"
         )
     model = spec.system.build(spec.task, spec.seed)
     model.load_state_dict(state["model"] if state["best"] is None else state["best"]["model"])
@@ -81,7 +82,7 @@ def trained_model(directory: Path) -> tuple[RunSpec, SequenceNet]:
 
 
 def with_torch_layers(model: SequenceNet) -> SequenceNet:
-    """A copy whose fused layers are replaced by torch's, which the exporter knows; the parameters are the same."""
+    """A copy with torch's layers in place of fused ones, over the same parameters."""
     replaced = copy.deepcopy(model)
     for owner in replaced.modules():
         for name, part in list(owner.named_children()):
@@ -111,7 +112,7 @@ def export(model: SequenceNet, task: Task, path: Path, name: str) -> Exported:
 
 
 def lstm_beside(task: Task, hidden: int) -> Exported:
-    """An LSTM with as many units, as it starts: its size and speed do not depend on its weights. It is not written."""
+    """An untrained LSTM with as many units, for size and speed; it is not written."""
     return _made(LstmSystem(hidden=hidden).build(task, 0), task, f"LSTM, {hidden} units")[1]
 
 
@@ -124,7 +125,8 @@ def _made(model: SequenceNet, task: Task, name: str) -> tuple[bytes, Exported]:
     )
     if not difference <= TOLERANCE:
         raise RunError(
-            f"the ONNX of {name} differs from the model by {difference:.1e}, more than {TOLERANCE:g}"
+            f"the ONNX of {name} differs from the model by {difference:.1e}, more than "
+            f"{TOLERANCE:g}"
         )
     return content, Exported(
         name,
@@ -142,9 +144,11 @@ def _onnx(net: nn.Module, example: Tensor) -> bytes:
         path = Path(folder) / "model.onnx"
         try:
             with _silence():
-                # The exporter that traces: the newer one fixes the length of sequences to the example's.
+                # The exporter that traces: the newer one fixes the length of sequences to the
+                # example's.
                 torch.onnx.export(
-                    net, (example,), path, input_names=["inputs"], output_names=["outputs"], dynamic_axes=axes,
+                    net, (example,), path, input_names=["inputs"], output_names=["outputs"],
+                    dynamic_axes=axes,
                     dynamo=False,
                 )  # fmt: skip
         except torch.onnx.errors.UnsupportedOperatorError as error:

@@ -1,4 +1,4 @@
-"""What the library sees in a model of one's own: operations and rules, gamma^2, ranges of kappa, balance."""
+"""What the library sees in a user's model: operations and rules, gamma^2, kappa, balance."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def _call(factory: Any, place: str) -> Any:
     ]
     if needed:
         raise UsageError(
-            f"{place} needs arguments ({', '.join(needed)}): write a function without any that calls it"
+            f"{place} needs arguments ({', '.join(needed)}): write a function without any that "
+            "calls it"
         )
     with own_code(place):
         return factory()
@@ -106,7 +107,7 @@ def _call(factory: Any, place: str) -> Any:
 
 @contextlib.contextmanager
 def own_code(place: str) -> Iterator[None]:
-    """Around code of the user's own: whatever ends it is told in one line, what it prints goes to stderr."""
+    """Around user code: an exception becomes one line, its prints go to stderr."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield

@@ -1,6 +1,7 @@
 """What an optimiser of the lab is: frozen settings, and one training step with them.
 
-Optimiser (frozen settings) --stepper(system, model, task)--> Stepper --step(batch, state)--> loss, state
+Optimiser (frozen settings) --stepper(system, model, task)--> Stepper --step(batch, state)--> loss,
+state
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class Stepper(ABC):
 
     @abstractmethod
     def step(self, batch: Batch, state: State | None) -> tuple[Tensor, State]:
-        """Change the parameters once; the loss before the change (0-d) and the state after the batch, detached."""
+        """Take one step; the loss before it (0-d) and the state after the batch, detached."""
 
     def judged(self) -> contextlib.AbstractContextManager[None]:
-        """A time in which the model holds the parameters to evaluate: their average, where an optimiser makes one."""
+        """While active, the model holds the parameters to evaluate: an average, for some."""
         return contextlib.nullcontext()
 
     @abstractmethod
@@ -41,9 +42,10 @@ class Stepper(ABC):
 
 
 def clip_gradients_(parameters: Sequence[Tensor], limit: float) -> None:
-    """Bound the norm of all gradients together, as torch's ``clip_grad_norm_``; a large one keeps its direction.
+    """Bound the norm of all gradients together; unlike torch's clip, never turn one into zero.
 
-    Where the squares of a finite gradient leave the range of its dtype, torch's norm is infinite and its clip makes the
+    Where the squares of a finite gradient leave the range of its dtype, torch's norm is infinite
+    and its clip makes the
     gradient zero: a net whose states have grown far would stand where it is for ever.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
@@ -135,7 +137,8 @@ class GradientOptimiser(Optimiser):
     weight_decay: float = 0.0
     """Factor of the parameters added to their gradient."""
     growth_limit: float = 0.0
-    """Bound on the growth rate of recurrent matrices, as uses * log(rate), kept after every step; 0: none."""
+    """Bound on the growth rate of recurrent matrices, as uses * log(rate), kept after every step;
+    0: none."""
 
     def __post_init__(self) -> None:
         if not self.lr > 0.0:

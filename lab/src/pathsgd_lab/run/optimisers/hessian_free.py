@@ -2,18 +2,22 @@
 
 One outer step at parameters p, loss f, gradient g:
 
-    solve    (G + lambda (I + mu S)) d = -g      by conjugate gradients, starting from decay * previous d
-    choose   among the kept iterates of d the one with the least f(p + d), going backwards while it falls
-    compare  rho = (f(p + d) - f(p)) / (g.d + d.G.d / 2);  rho > 3/4: lambda *= 2/3;  rho < 1/4: lambda *= 3/2
-    apply    p += a d with the first a in 1, 0.8, 0.64, ... that gives f(p + a d) <= f(p) + 0.01 a g.d
+    solve    (G + lambda (I + mu S)) d = -g      conjugate gradients, from decay * previous d
+    choose   the kept iterate of d with the least f(p + d), going backwards while it falls
+    compare  rho = (f(p + d) - f(p)) / (g.d + d.G.d / 2)
+             rho > 3/4: lambda *= 2/3;  rho < 1/4: lambda *= 3/2
+    apply    p += a d, the first a in 1, 0.8, 0.64, ... with f(p + a d) <= f(p) + 0.01 a g.d
 
     G       Gauss-Newton matrix J_y^T (d^2 f / d y^2) J_y, never formed: products by jvp and vjp
-    S       structural damping: Gauss-Newton matrix J_h^T J_h / (T B) of |h - h(p)|^2 / (2 T B), which keeps the
+    S       structural damping, J_h^T J_h / (T B): Gauss-Newton matrix of
+    h - h(p)
+    ^2 / (2 T B), which
             hidden states h (T, B, H) from changing too much along d
     lambda  damping, mu its structural part
 
-Deviates from the sources: gradient, curvature and comparison use the same batch; conjugate gradients (scipy's) stop by
-their residual, not by their progress, and have no preconditioner; the distance of hidden states is the squared one.
+Deviates from the sources: gradient, curvature and comparison use the same batch; conjugate
+gradients (scipy's) stop by their residual, not by their progress, and have no preconditioner; the
+distance of hidden states is the squared one.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 class _OutputsAndHidden(nn.Module):
-    """The model from a given state: its outputs and hidden states, the functions whose curvature is taken."""
+    """The model from a given state to its outputs and hidden states."""
 
     def __init__(self, model: SequenceNet, state: State | None) -> None:
         super().__init__()
@@ -50,7 +54,7 @@ class _OutputsAndHidden(nn.Module):
 
 
 class Curvature:
-    """Products with G + weight J_h^T J_h at the present parameters, each a forward and a backward pass.
+    """Products with G + weight J_h^T J_h at the present parameters: one pass forth, one back.
 
     Args:
         model, loss, batch, state: the loss is that of the batch, from the carried state.
@@ -92,14 +96,16 @@ class Curvature:
 class HessianFree(torch.optim.Optimizer):
     """Gauss-Newton steps by conjugate gradients, with Levenberg-Marquardt and structural damping.
 
-    Unlike other optimisers it needs the batch, not gradients: ``losses = optimiser.step(batch, state)``.
+    Unlike other optimisers it needs the batch, not gradients: ``losses = optimiser.step(batch,
+    state)``.
 
     Args:
         model: a net whose parts have forward-mode derivatives.
         loss: the task's loss of (outputs, targets).
         damping: first lambda; 0 for none at all.
         structural: mu; 0 for none.
-        cg_iterations, cg_tolerance: conjugate gradients stop after so many steps, or when the residual has fallen by
+        cg_iterations, cg_tolerance: conjugate gradients stop after so many steps, or when the
+        residual has fallen by
             this factor.
         decay: share of the last direction that conjugate gradients start from.
     """
@@ -116,7 +122,8 @@ class HessianFree(torch.optim.Optimizer):
     ) -> None:
         if min(damping, structural, cg_tolerance, decay) < 0.0 or cg_iterations < 1:
             raise ValueError(
-                "damping, structural, cg_tolerance and decay must be at least 0, cg_iterations at least 1"
+                "damping, structural, cg_tolerance and decay must be at least 0, cg_iterations at "
+                "least 1"
             )
         self.model, self.loss = model, loss
         settings = {
@@ -192,7 +199,8 @@ class HessianFree(torch.optim.Optimizer):
         next_kept, iteration = 1.0, 0
 
         def keep(iterate: np.ndarray) -> None:
-            # Spaced by a factor of 1.3: neighbours differ little, and each costs a forward pass to look at.
+            # Spaced by a factor of 1.3: neighbours differ little, and each costs a forward pass to
+            # look at.
             nonlocal next_kept, iteration
             iteration += 1
             if iteration >= math.ceil(next_kept):
@@ -219,12 +227,13 @@ class HessianFree(torch.optim.Optimizer):
         change: float,
         origin: Tensor,
     ) -> None:
-        """Levenberg and Marquardt's rule: trust the quadratic model more where it foretold the change of the loss."""
+        """Levenberg-Marquardt: less damping where the quadratic model predicts the loss."""
         group = self.param_groups[0]
         vector_to_parameters(origin, group["params"])
         product = self._multiply(self._curvature(batch, state, 0.0), direction)
         foretold = float(gradient @ direction + 0.5 * direction @ product)
-        # A model that foretells no decrease deserves no trust, whatever the ratio of two signs says.
+        # A model that foretells no decrease deserves no trust, whatever the ratio of two signs
+        # says.
         rho = change / foretold if foretold < 0.0 else -math.inf
         if rho > 0.75:
             group["damping"] *= 2.0 / 3.0
@@ -246,7 +255,7 @@ class HessianFree(torch.optim.Optimizer):
 
 
 def _flat(tensors: list[Tensor] | tuple[Tensor, ...]) -> np.ndarray:
-    """One float64 vector of many tensors: conjugate gradients lose orthogonality soon enough in that."""
+    """One float64 vector of many tensors: conjugate gradients need the digits."""
     return torch.cat([tensor.detach().flatten() for tensor in tensors]).double().numpy()
 
 
@@ -313,7 +322,8 @@ class HessianFreeOptimiser(Optimiser):
         """Bind to a model whose parts have forward-mode derivatives."""
         if any(isinstance(part, nn.RNNBase) for part in model.modules()):
             raise ValueError(
-                f"hessian-free needs a net unrolled step by step (mrnn_hf), which {system.name} is not"
+                f"hessian-free needs a net unrolled step by step (mrnn_hf), which {system.name} is "
+                "not"
             )
         return HessianFreeStepper(
             HessianFree(model, task.loss, self.damping, self.structural, self.cg_iterations)

@@ -1,20 +1,24 @@
 """The paper's Path-SGD on a plain ReLU net, in every way its text can be read.
 
-    D = c G / kappa        c = 1, or |G| / |G / kappa| of the first step: that step is then as long as SGD's
+    D = c G / kappa      c = 1, or
+    G
+     /
+    G / kappa
+     of the first step, which is then as long as SGD's
     p <- p - lr D          G or D bounded in one of three ways
 
 The paper leaves open which paths kappa counts and how far a step goes.  The readings:
 
-    initial_state   the units at time 0 are input nodes, so paths begin there too, although their value is 0
-    every_output    outputs at every step are output nodes, although the loss reads the last one only
+    initial_state   the units at time 0 are input nodes, although their value is 0
+    every_output    outputs of every step are output nodes, although the loss reads the last only
     biases          the net has biases; without them they stay at 0
     both            kappa1 + kappa2 instead of kappa1
 
-`pathsgd.PathSGD` has one reading, the one that rescaling leaves alone and that follows the model: no initial state,
-the outputs that the loss reads, the parameters there are.
+`pathsgd.PathSGD` has one reading, which rescaling leaves alone and which follows the model: no
+initial state, the outputs that the loss reads, the parameters there are.
 
-Glossary: A = W_rec^2, u = what enters a step, v = what an output collects, h_t and delta_t the states of the squared
-net and their derivatives, all time first; T steps, H units.
+Each reading is a net of its own over the same weights, ``ReadingNet``; kappa is the library's kappa
+of that net.
 """
 
 from __future__ import annotations
@@ -25,17 +29,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from pathsgd.arithmetic.second_order import exact_sum
-from pathsgd.metric.bounds import Scale
-from pathsgd.paths.recurrent import sequences
+import pathsgd
 from pathsgd_lab.run.optimisers.base import GradientOptimiser, GradientStepper
 from pathsgd_lab.systems import SequenceNet, System
 from pathsgd_lab.systems.plain import RecurrentNet
 from pathsgd_lab.tasks import Batch, State, Task
 
 Bound = Literal["direction", "gradient", "dual"]
+Scale = Literal["kappa", "sgd"]
 
 
 class Reading(NamedTuple):
@@ -48,7 +51,7 @@ class Reading(NamedTuple):
 
 
 class PlainWeights(NamedTuple):
-    """The parameters of a one-layer net, in the order in which all lists of this module have them."""
+    """The parameters of a one-layer net, in the order of all lists of this module."""
 
     w_in: Tensor
     w_rec: Tensor
@@ -71,38 +74,37 @@ class PlainWeights(NamedTuple):
             )
         rnn, readout = net.rnn, net.readout
         return cls(
-            rnn.weight_ih_l0, rnn.weight_hh_l0, rnn.bias_ih_l0, rnn.bias_hh_l0, readout.weight, readout.bias
+            rnn.weight_ih_l0, rnn.weight_hh_l0, rnn.bias_ih_l0, rnn.bias_hh_l0,
+            readout.weight, readout.bias
         )  # fmt: skip
 
 
-@torch.no_grad()
+class ReadingNet(nn.Module):
+    """The net of a reading: inputs (T, 1, I) and initial states (1, 1, H) to outputs."""
+
+    def __init__(self, weights: PlainWeights, reading: Reading) -> None:
+        super().__init__()
+        self.reading = reading
+        for name, weight in weights._asdict().items():
+            self.register_parameter(name, nn.Parameter(weight.detach()))
+
+    def forward(self, inputs: Tensor, initial: Tensor) -> Tensor:
+        w, biased = PlainWeights(*self.parameters()), self.reading.biases
+        # A state handed in as it is counts as a carried state, no input; a ReLU makes it a unit's
+        # value.
+        start = torch.relu(initial) if self.reading.initial_state else torch.zeros_like(initial)
+        weights = w[:4] if biased else w[:2]
+        states, _ = torch.rnn_relu(inputs, start, weights, biased, 1, 0.0, False, False, False)
+        read = states if self.reading.every_output else states[-1]
+        return nn.functional.linear(read, w.w_out, w.b_out if biased else None)
+
+
 def kappas(weights: PlainWeights, steps: int, reading: Reading) -> PlainWeights:
-    """kappa of every parameter under a reading, float64, broadcastable to the parameter's shape."""
-    u = weights.w_in.double().square().sum(1)
-    if reading.biases:
-        u = u + weights.b_in.double().square() + weights.b_rec.double().square()
-    v = weights.w_out.double().square().sum(0)
-    h, delta, _ = sequences(weights.w_rec, u, v, steps, every_step=reading.every_output, root=1.0)
-    before = torch.cat([torch.zeros_like(h[:1]), h[:-1]])
-    if reading.initial_state:
-        # A^0 1 .. A^T 1: the adjoints of the transposed recurrence, backwards.
-        ones, nothing = torch.ones_like(u), torch.zeros_like(u)
-        _, powers, _ = sequences(
-            weights.w_rec.t(), nothing, ones, steps + 1, every_step=False, root=1.0
-        )
-        powers = powers.flip(0)
-        before, h = before + powers[:-1], h + powers[1:]
-    recurrent = delta.t() @ before
-    if reading.both:
-        A = weights.w_rec.double().square()
-        recurrent = recurrent + 4.0 * A * exact_sum(A, before, delta)
-    into = delta.sum(0)
-    out = h.sum(0) if reading.every_output else h[-1]
-    outputs = torch.tensor([float(steps) if reading.every_output else 1.0], dtype=torch.float64)
-    bias, bias_out = (
-        (into, outputs) if reading.biases else (torch.zeros_like(into), torch.zeros_like(outputs))
-    )
-    return PlainWeights(into[:, None], recurrent, bias, bias, out[None], bias_out)
+    """kappa of every parameter under a reading, float64; 0 for biases that are left out."""
+    units, inputs = weights.w_in.shape
+    example = weights.w_in.new_zeros(steps, 1, inputs), weights.w_in.new_zeros(1, 1, units)
+    terms: Literal["first", "both"] = "both" if reading.both else "first"
+    return PlainWeights(**pathsgd.kappa(ReadingNet(weights, reading), *example, terms=terms))
 
 
 def length(vectors: Sequence[Tensor]) -> float:
@@ -113,19 +115,23 @@ def length(vectors: Sequence[Tensor]) -> float:
 class PaperPathSGD(torch.optim.Optimizer):
     """p <- p - lr D, with momentum on D as in torch.optim.SGD; see the top of this module.
 
-    clip: bound on |D| ("direction"), on |G| before it is divided ("gradient") or on sqrt(<G, D>), the dual norm
-    ("dual"); 0: none.  The constant of ``scale="sgd"`` is kept in the parameter group, and so in the state dict.
+    clip: bound on |D| ("direction"), on |G| before it is divided ("gradient") or on sqrt(<G, D>),
+    the dual norm
+    ("dual"); 0: none.  The constant of ``scale="sgd"`` is kept in the parameter group, and so in
+    the state dict.
     """
 
     def __init__(
-        self, net: RecurrentNet, lr: float, reading: Reading, scale: Scale, clip: float, clip_on: Bound,
+        self, net: RecurrentNet, lr: float, reading: Reading, scale: Scale, clip: float,
+        clip_on: Bound,
         momentum: float = 0.0, refresh_every: int = 1,
     ) -> None:  # fmt: skip
         self.weights, self.reading = PlainWeights.of(net), reading
         self.clip, self.clip_on, self.refresh_every = clip, clip_on, refresh_every
         self.steps = 0
         """Length of the sequences of the last batch; whoever calls ``step`` sets it."""
-        # In the group, not in the parameters' states: torch would load those in the parameters' dtype.
+        # In the group, not in the parameters' states: torch would load those in the parameters'
+        # dtype.
         kept: dict[str, Any] = {"constant": 1.0 if scale == "kappa" else None, "age": 0}
         kept |= {"inverse": [], "buffers": []}
         super().__init__(list(self.weights), {"lr": lr, "momentum": momentum, **kept})
@@ -148,13 +154,9 @@ class PaperPathSGD(torch.optim.Optimizer):
         if self.clip and self.clip_on == "direction":
             factor *= _factor(factor * length(direction), self.clip)
         elif self.clip and self.clip_on == "dual":
-            square = sum(
-                float(torch.dot(g.view(-1), d.view(-1)))
-                for g, d in zip(gradients, direction, strict=True)
-            )
-            factor *= _factor(
-                math.sqrt(factor * square) if math.isfinite(square) else math.nan, self.clip
-            )
+            pairs = zip(gradients, direction, strict=True)
+            square = factor * sum(float(torch.dot(g.view(-1), d.view(-1))) for g, d in pairs)
+            factor *= _factor(math.sqrt(square) if math.isfinite(square) else math.nan, self.clip)
         self._move(group, direction, factor)
 
     def _refresh(self, group: dict[str, Any]) -> None:
@@ -195,7 +197,7 @@ class PaperPathSgdStepper(GradientStepper):
 
 @dataclass(frozen=True)
 class PaperPathSgdOptimiser(GradientOptimiser):
-    """The paper's Path-SGD, grad / kappa, in every way its text can be read (top of this module)."""
+    """The paper's Path-SGD, grad / kappa, in every reading of its text."""
 
     name: ClassVar[str] = "path-sgd-paper"
     title: ClassVar[str] = "Path-SGD (paper)"
@@ -206,9 +208,11 @@ class PaperPathSgdOptimiser(GradientOptimiser):
     clip: float = 1.0
     """Bound on what ``clip_on`` names; 0: none."""
     clip_on: Bound = "direction"
-    """What is bounded: the length of the direction after scaling, of the gradient before, or the dual norm."""
+    """What is bounded: the length of the direction after scaling, of the gradient before, or the
+    dual norm."""
     scale: Scale = "sgd"
-    """sgd: one constant makes the first direction as long as the gradient; kappa: grad / kappa as it is."""
+    """sgd: one constant makes the first direction as long as the gradient; kappa: grad / kappa as
+    it is."""
     initial_state: bool = False
     """Count the paths that begin at the units at time 0."""
     every_output: bool = False
@@ -240,13 +244,7 @@ class PaperPathSgdOptimiser(GradientOptimiser):
                 "path-sgd-paper is for one-layer ReLU nets (rnn_path, irnn, rnn_relu, np_rnn)"
             )
         reading = Reading(self.initial_state, self.every_output, self.biases, self.both_terms)
+        bound = self.clip, self.clip_on
         return PaperPathSGD(
-            model,
-            self.lr,
-            reading,
-            self.scale,
-            self.clip,
-            self.clip_on,
-            self.momentum,
-            self.refresh_every,
+            model, self.lr, reading, self.scale, *bound, self.momentum, self.refresh_every
         )

@@ -1,7 +1,7 @@
-"""What people train with besides SGD and Adam, each at its authors' settings apart from rate, clip and decay.
+"""Common optimisers beside SGD and Adam, at their authors' settings but for rate, clip and decay.
 
-Muon is torch's own; SOAP, Lion, schedule-free AdamW and Prodigy are those of the package pytorch_optimizer (the extra
-``rivals``).
+Muon is torch's own; SOAP, Lion, schedule-free AdamW and Prodigy are those of the package
+pytorch_optimizer (the extra ``rivals``).
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class NAdamOptimiser(GradientOptimiser):
 class MuonOptimiser(GradientOptimiser):
     """Muon on hidden matrices, AdamW on the rest (Jordan et al., 2024).
 
-    As its authors advise, input tables, the readout, biases and everything that is no matrix go to AdamW; the two share
-    a rate, Muon's steps being scaled to the size of AdamW's.
+    As its authors advise, input tables, the readout, biases and everything that is no matrix go to
+    AdamW; the two share a rate, Muon's steps being scaled to the size of AdamW's.
     """
 
     name: ClassVar[str] = "muon"
@@ -99,7 +99,8 @@ class MuonOptimiser(GradientOptimiser):
         super().__post_init__()
         if self.growth_limit:
             raise ValueError(
-                "muon has no place for what the bound on growth rates keeps: leave growth_limit at 0"
+                "muon has no place for what the bound on growth rates keeps: leave growth_limit at "
+                "0"
             )
 
     def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:
@@ -153,7 +154,7 @@ class LionOptimiser(GradientOptimiser):
 
 @dataclass(frozen=True)
 class ProdigyOptimiser(GradientOptimiser):
-    """Adam that estimates its own rate (Mishchenko and Defazio, 2023); ``lr`` multiplies the estimate."""
+    """Adam that estimates its own rate (Mishchenko and Defazio, 2023), times ``lr``."""
 
     name: ClassVar[str] = "prodigy"
     title: ClassVar[str] = "Prodigy"

@@ -56,7 +56,7 @@ def cross_entropy(
     rows (R, I), weight (C, I), bias (C) or None, target (R) int64; chunk: rows of logits held at a time; needs: which
     gradients of rows, weight and bias are wanted. A target that is no class raises an IndexError.
     """
-    if rows.dtype not in native.C_TYPES or not native.accepts(rows, weight, bias, target):
+    if not native.accepts(rows, weight, bias) or not native.is_plain(target):
         return CrossEntropy(
             *fallback.cross_entropy(rows, weight, bias, target, mean, ignore_index, chunk, needs)
         )

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -162,29 +164,45 @@ def fields(kind: type, names: str) -> list[tuple[str, type]]:
     return [(name, kind) for name in names.split()]
 
 
-def accepts(*tensors: Tensor | None) -> bool:
-    """Whether there is a kernel and the numbers of these tensors are those in their memory: plain, dense, on the CPU.
+def is_plain(t: Tensor) -> bool:
+    """Whether the numbers of a tensor are those in its memory: dense, on the CPU, read as they are.
 
-    A subclass, another device or layout, a fake tensor or the wrapper of a transform is torch's own affair.
+    A subclass, another device or layout, a view that torch negates or conjugates on reading, a fake tensor, the
+    wrapper of a transform and memory that was given away are left to torch.
+    """
+    if type(t) not in PLAIN_TENSORS or not t.is_cpu or t.layout is not torch.strided:
+        return False
+    try:  # a wrapper says that it has no storage
+        return not (t.is_neg() or t.is_conj()) and bool(t.data_ptr() or not t.numel())
+    except RuntimeError:
+        return False
+
+
+def accepts(*tensors: Tensor | None, dtype: torch.dtype | None = None) -> bool:
+    """Whether there is a kernel for these tensors: plain ones of float32 or float64, all of `dtype` if it is given.
+
+    Every operation asks this of all its operands at every call.
     """
     if library() is None:
         return False
-    try:
-        for t in tensors:
-            if t is None:
-                continue
-            if (
-                type(t) not in PLAIN_TENSORS
-                or not t.is_cpu
-                or t.is_neg()
-                or not (t.data_ptr() or t.numel() == 0)
-            ):
-                return False
-    except (
-        RuntimeError
-    ):  # torch's answer when a layout or a wrapper is asked for memory that it does not have
-        return False
+    for t in tensors:
+        if t is not None and (
+            t.dtype not in C_TYPES or not (dtype is None or t.dtype is dtype) or not is_plain(t)
+        ):
+            return False
     return True
+
+
+_type_and_shape = operator.attrgetter("dtype", "shape")
+
+
+def seen(tensors: Sequence[Tensor]) -> list[Any]:
+    """What a kernel relies on in tensors that it has accepted, in order to be compared before they are used again."""
+    try:
+        places = map(Tensor.data_ptr, tensors), map(Tensor.stride, tensors)
+        return [*zip(*places, map(Tensor.is_neg, tensors), map(_type_and_shape, tensors))]
+    except RuntimeError:  # some tensor has no memory any more
+        return []
 
 
 def address(tensor: Tensor | None, dtype: torch.dtype, *shape: int, offset: int = 0) -> int | None:

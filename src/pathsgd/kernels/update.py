@@ -10,7 +10,10 @@
 
 from __future__ import annotations
 
+import bisect
 import ctypes
+import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,11 +82,8 @@ class UpdateCall(ctypes.Structure):
     ]
 
 
-_place = Tensor.data_ptr
-
-
 class Update:
-    """The passes of a step. It may serve many steps: `renew` looks at every tensor again before each of them."""
+    """The passes of a step. It serves many steps: `renew` asks again before each whether the kernel may have the tensors."""
 
     def __init__(self, operands: Operands) -> None:
         self._operands = operands
@@ -93,7 +93,11 @@ class Update:
     def renew(self, gradients: Sequence[Tensor]) -> None:
         """Another step with the same parameters, whitenings and moments, and these gradients."""
         self._operands.gradients = gradients
-        if self._arguments is None or not self._fills(self._arguments):
+        if (
+            self._arguments is None
+            or native.seen(_kept(self._operands)) != self._seen
+            or not self._takes_gradients(self._arguments)
+        ):
             self._prepare()
 
     def _prepare(self) -> None:
@@ -102,70 +106,58 @@ class Update:
         self._dense: Sequence[Tensor] = ()
         _check_shapes(o)
         dtype = self._dtype = o.parameters[0].dtype
-        self._shapes = [p.shape for p in o.parameters]
         columns = [c for c in o.columns if c is not None]
-        self._own = [*o.whitenings, *columns, *o.first, *o.second]
-        tensors = [*o.parameters, *o.gradients, *self._own]
-        if (
-            dtype not in native.C_TYPES
-            or not native.accepts(*tensors)
-            or any(t.dtype is not dtype for t in tensors)
-            or not all(t.is_contiguous() for t in (*columns, *o.first, *o.second))
+        written = [*o.parameters, *o.first, *o.second]
+        if not native.accepts(*_kept(o), *o.gradients, dtype=dtype) or not all(
+            t.is_contiguous() for t in (*written, *columns)
         ):
             return
+        self._seen = native.seen(_kept(o))
         # A whitening that no pair of strides describes is written out; one like that is never changed in place.
         matrices = [_matrix_of(w) for w in o.whitenings]
-        self._whitenings = [
-            w if matrix else w.contiguous() for w, matrix in zip(o.whitenings, matrices)
-        ]
+        self._whitenings = [w if m else w.contiguous() for w, m in zip(o.whitenings, matrices)]
+        self._written = sorted(map(_range, written))
+        reads = map(_range, (*self._whitenings, *columns))
+        if not _are_apart(self._written) or not all(map(self._is_apart, reads)):
+            return
         numbers = INT * len(o.parameters)
+        sizes = [m or (1, w.numel(), 0, 1) for w, m in zip(o.whitenings, matrices)]
         arrays: list[Any] = [
-            *(
-                numbers(*column)
-                for column in zip(
-                    *(m or (1, w.numel(), 0, 1) for w, m in zip(o.whitenings, matrices))
-                )
-            ),
-            *(numbers(), numbers()),
+            *(numbers(*column) for column in zip(*sizes)),
+            numbers(*map(_place, o.parameters)),
+            numbers(),
             numbers(*map(_place, self._whitenings)),
             numbers(*(0 if c is None else _place(c) for c in o.columns)) if columns else None,
             *(numbers(*map(_place, ts)) if ts else None for ts in (o.first, o.second)),
         ]
         self._sums = (REAL * len(o.parameters))()
-        self._arrays, self._at_parameters, self._at_gradients = arrays, arrays[4], arrays[5]
-        # Memory that is held on to cannot become another tensor's: as long as the places stay, so does what they are.
-        self._own_places, self._held = (
-            [*map(_place, self._own)],
-            [t.untyped_storage() for t in self._own],
-        )
+        self._arrays, self._gradients, self._places = arrays, arrays[5], list[int]()
         arguments = UpdateCall(len(o.parameters), 0, *(a and ctypes.addressof(a) for a in arrays))
         arguments.sums = ctypes.addressof(self._sums)
-        if self._fills(arguments):
+        if self._takes_gradients(arguments):
             self._arguments = arguments
 
-    def _fills(self, arguments: UpdateCall) -> bool:
-        """Put the tensors' addresses into `arguments` if each tensor is still what the kernel will take it for.
-
-        A model's owner may give a parameter other memory, another layout, type or shape between two steps. Whitenings
-        and moments are the optimiser's own: it is enough that their memory is where it was.
-        """
-        o, dtype, plain = self._operands, self._dtype, native.PLAIN_TENSORS
-        if not all(map(Tensor.is_contiguous, o.parameters)):
+    def _takes_gradients(self, arguments: UpdateCall) -> bool:
+        """Put the gradients' addresses into `arguments`, if the kernel may have them."""
+        o = self._operands
+        if not native.accepts(*o.gradients, dtype=self._dtype):
             return False
-        gradients = o.gradients
-        if not all(map(Tensor.is_contiguous, gradients)):
-            gradients = [g.contiguous() for g in gradients]
-        for tensors in (o.parameters, gradients):
-            for t, shape in zip(tensors, self._shapes):
-                if t.dtype is not dtype or t.shape != shape or not t.is_cpu or type(t) not in plain:
-                    return False
-        if self._own_places != [*map(_place, self._own)]:
+        if any(g.shape != p.shape for g, p in zip(o.gradients, o.parameters)):
             return False
-        self._dense = gradients  # kept alive until the step is done
-        self._at_parameters[:] = [*map(_place, o.parameters)]
-        self._at_gradients[:] = [*map(_place, gradients)]
+        dense = [g if g.is_contiguous() else g.contiguous() for g in o.gradients]
+        places = [*map(_place, dense)]
+        if places != self._places:
+            if not all(map(self._is_apart, map(_range, dense))):
+                return False
+            self._gradients[:] = self._places = places
+        self._dense = dense  # kept alive until the step is done
         arguments.threads = native.thread_count()
         return True
+
+    def _is_apart(self, read: tuple[int, int]) -> bool:
+        """Whether nothing is written where this is read: the kernel writes a parameter before it reads the next."""
+        at = bisect.bisect_right(self._written, read[0], key=operator.itemgetter(1))
+        return at == len(self._written) or self._written[at][0] >= read[1]
 
     def release(self) -> None:
         """Let the gradients go: whoever frees them must find them freed. The next step brings its own."""
@@ -240,6 +232,25 @@ class Update:
             rule.eps,
         )
         return arguments
+
+
+_place = Tensor.data_ptr
+
+
+def _range(t: Tensor) -> tuple[int, int]:
+    """Where a tensor begins and ends in memory."""
+    last = sum((n - 1) * stride for n, stride in zip(t.shape, t.stride()))
+    return t.data_ptr(), t.data_ptr() + (last + 1) * t.itemsize * bool(t.numel())
+
+
+def _are_apart(ranges: Sequence[tuple[int, int]]) -> bool:
+    return all(before[1] <= after[0] for before, after in itertools.pairwise(ranges))
+
+
+def _kept(o: Operands) -> list[Tensor]:
+    """The operands that stay from step to step."""
+    columns = (c for c in o.columns if c is not None)
+    return [*o.parameters, *o.whitenings, *columns, *o.first, *o.second]
 
 
 def _check_shapes(o: Operands) -> None:

@@ -174,7 +174,7 @@ class Whiten:
         self._held, self._lines = held, [w.lines for w in wanted]  # whose addresses the jobs have
         self._has_kappas = True
         self._rooms = [t for result in self.results for t in _tensors(result)]
-        self._at = [t.data_ptr() for t in self._rooms]
+        self._seen = native.seen(self._rooms)
         self._sizes = [[(t.dtype, t.numel()) for t in _tensors(w.kappa)] for w in wanted]
         places = [[t.data_ptr() for t in _tensors(w.kappa)] for w in wanted]
         taken = [
@@ -189,7 +189,7 @@ class Whiten:
         """Put these in the places of the kappas where they have their types and sizes; False if they have not."""
         if not self.may_serve or (None if sides is None else len(sides[0])) != self._nodes:
             return False
-        if self._at != [t.data_ptr() for t in self._rooms]:
+        if self._seen != native.seen(self._rooms):
             return False
         if not native.accepts(*(t for kappa in kappas for t in _tensors(kappa)), *sides or ()):
             return False
@@ -222,9 +222,9 @@ class Whiten:
         if not self._has_kappas:
             raise RuntimeError("the kappas of this call have been used: give it others by `serves`")
         if sides is not None:
-            self._call.out_side, self._call.into_side = (
-                address(s, torch.float64, len(sides[0])) for s in sides
-            )
+            dense = [s.contiguous() for s in sides]
+            places = (address(s, torch.float64, len(dense[0])) for s in dense)
+            self._call.out_side, self._call.into_side = places
         for job, size in itertools.zip_longest(self._jobs, log_sizes):
             job.log_size = math.nan if size is None else size
         self._call.threads, self._call.scale = native.thread_count(), scale

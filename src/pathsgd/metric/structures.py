@@ -198,11 +198,19 @@ class Structures:
             del oldest[next(iter(oldest))]
 
     def _recorded(
-        self, call: Call, parameters: dict[str, Tensor], trained: frozenset[str], dice: RandomState | None
+        self,
+        call: Call,
+        parameters: dict[str, Tensor],
+        trained: frozenset[str],
+        dice: RandomState | None,
     ) -> Structure:
         recording = self._record(call, dice)
         self.throws_dice |= recording.branches_at_random
-        if recording.branches_at_random and dice is None and not _explains(recording, trained, parameters):
+        if (
+            recording.branches_at_random
+            and dice is None
+            and not _explains(recording, trained, parameters)
+        ):
             recording = self._search(call, trained, parameters, recording)
         for variants in self._variants.values():
             for known in variants.known.values():

@@ -204,13 +204,14 @@ def _eigenvectors(statistics: Tensor) -> Tensor:
 
 
 def _iterate(state: SoapState, side: str, statistics: Tensor) -> None:
-    """One power iteration, and the moments in the new basis."""
+    """One power iteration, and the moments in the new basis. A device is not waited for."""
     basis = getattr(state, side + "_basis")
     image = statistics @ basis
-    if not bool(image.isfinite().all()):
-        return
+    is_finite = image.isfinite().all()
     order = (basis * image).sum(0).argsort(descending=True, stable=True)
+    order = torch.where(is_finite, order, torch.arange(len(order), device=order.device))
     new = _still(torch.linalg.qr(image[:, order]).Q, statistics)
+    new = torch.where(is_finite, new, basis)
     state.exp_avg = _along(side, _along(side, state.exp_avg, basis), new.mT)
     state.exp_avg_sq = state.exp_avg_sq.index_select(0 if side == "left" else 2, order)
     setattr(state, side + "_basis", new)

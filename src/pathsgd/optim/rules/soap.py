@@ -74,7 +74,7 @@ class Soap(Rule):
 
     def init(self, like: Tensor, settings: Settings) -> SoapState:
         """t = 0, m = v = 0, L = R = 0."""
-        matrix = matrix_of(like.shape, flat=settings["flat"])
+        matrix = matrix_of(like.shape, flat=settings["flat_convolutions"])
         sides = _sides(matrix, settings)
         shape = (matrix.rows, matrix.taps, matrix.columns) if sides else like.shape
         state = SoapState(0, like.new_zeros(shape), like.new_zeros(shape))
@@ -89,7 +89,7 @@ class Soap(Rule):
         is_first = state.step == 1
         if not state.sides:
             return torch.zeros_like(u) if is_first else _adam(u, state, settings)
-        matrix = matrix_of(u.shape, flat=settings["flat"])
+        matrix = matrix_of(u.shape, flat=settings["flat_convolutions"])
         x = matrix.of(u)
         d = torch.zeros_like(x)
         if not is_first:
@@ -120,9 +120,10 @@ def _sides(matrix: Matrix, settings: Settings) -> list[tuple[str, int]]:
     """The sides that get a basis, and their dimensions. A dimension of 1 has nothing to turn."""
     if len(matrix.shape) < 2:
         return []
-    both = (("left", matrix.rows), ("right", matrix.columns))
-    found = [(side, size) for side, size in both if 1 < size <= settings["max_dim"]]
-    return found if settings["sides"] == "both" else sorted(found, key=lambda of: of[1])[:1]
+    sides = [("left", matrix.rows), ("right", matrix.columns)]
+    if settings["sides"] == "smaller":
+        sides = sorted(sides, key=lambda side: side[1])[:1]
+    return [(side, size) for side, size in sides if 1 < size <= settings["max_dim"]]
 
 
 def stagger(states: Sequence[SoapState], frequency: int) -> None:

@@ -13,10 +13,10 @@ import time
 from typing import Any
 
 import torch
+from studies.growth.study import START
 
 import pathsgd
 from pathsgd.optim import growth
-from pathsgd_lab.experiments.growth import START
 from pathsgd_lab.run.spec import default_spec, replace_settings
 from pathsgd_lab.run.trainer import Trainer
 

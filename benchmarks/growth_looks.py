@@ -4,7 +4,7 @@ Every `--every` steps: T * log(rate) as the optimiser follows it from look to lo
 from 64 starts with iterations in proportion to T, T * log of the spectral radius (which no ReLU switches off), and the
 largest loss of a batch since the last line.
 
-python benchmarks/growth_looks.py --length 750 --steps 20000 --until 3000 --seed 4 --json results/growth-looks.json
+python benchmarks/growth_looks.py --length 750 --steps 20000 --until 3000 --seed 4 --json studies/growth/looks.json
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import math
 from pathlib import Path
 
 import torch
+from pathsgd_lab.studies.study import run
+from studies.growth.study import BOUND, METHOD, START
 
 import pathsgd
-from pathsgd_lab.experiments.base import run
-from pathsgd_lab.experiments.growth import BOUND, METHOD, START
 from pathsgd_lab.run.trainer import Trainer
 
 MATRIX = "rnn.weight_hh_l0"

@@ -31,7 +31,7 @@ class Options:
     seeds: int = 2
     limit: int = 0
     """Use only the first so many images; 0: all."""
-    out: Path = Path("results/pruning.json")
+    out: Path = Path("examples/records/pruning.json")
     """Where the record goes."""
 
 

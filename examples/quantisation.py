@@ -47,7 +47,7 @@ class Options:
     """Use only the first so many images; 0: all."""
     calibration: int = 500
     """Training images from which the ranges of activations are found."""
-    out: Path = Path("results/quantisation.json")
+    out: Path = Path("examples/records/quantisation.json")
     """Where the record goes."""
 
 

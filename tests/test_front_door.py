@@ -12,12 +12,17 @@ import torch
 
 import pathsgd
 from pathsgd.network.rules import RULES
-from pathsgd_lab.experiments.pages import page_tables
 from pathsgd_lab.report.markdown import filled, tables_in
+from pathsgd_lab.studies import Studies
+from pathsgd_lab.studies.pages import page_tables
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "studies").rglob("*.md")),
+]
 
 
 def blocks(page: str) -> list[str]:
@@ -72,7 +77,7 @@ def test_no_other_kind_of_block_holds_python() -> None:
 
 def test_the_readme_s_tables_are_those_of_the_records() -> None:
     assert len(tables_in(README)) == 2
-    assert filled(README, page_tables(ROOT / "results")) == README, "run `pathsgd tables`"
+    assert filled(README, page_tables(Studies())) == README, "run `pathsgd tables`"
 
 
 def rows(page: str, table: str) -> dict[str, list[str]]:
@@ -152,7 +157,7 @@ def test_links_between_files_lead_somewhere(page: Path) -> None:
 
 def test_the_picture_shows_what_its_caption_says() -> None:
     """PathAdam's two curves are one to the eye, Adam's are not."""
-    losses = json.loads((ROOT / "results" / "two-scalings.json").read_text())["losses"]
+    losses = json.loads((ROOT / "docs" / "pictures" / "two-scalings.json").read_text())["losses"]
     apart = {}
     for optimiser, curves in losses.items():
         first, second = (torch.tensor(values, dtype=torch.float64) for values in curves.values())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from pathlib import Path
+from typing import Any
 
-RECORDS = Path(__file__).parent / "records"
+RECORDS = Path(__file__).parent / "records.jsonl"
+"""One line a model, in the order of their names."""
 
 
 def main() -> None:
@@ -32,12 +33,11 @@ def main() -> None:
     from zoo import fields, run, vision, written
 
     torch.set_num_threads(1)
-    RECORDS.mkdir(parents=True, exist_ok=True)
+    records = {record["model"]: record for record in page.load(RECORDS)}
     entries = [*written.entries(), *fields.entries(), *vision.entries()]
     for entry in sorted(entries, key=lambda entry: -entry.steps):  # the cheap ones first
-        file = RECORDS / (re.sub(r"[^a-z0-9]+", "-", entry.name.lower()).strip("-") + ".json")
         wanted = not arguments.names or any(part in entry.name for part in arguments.names)
-        if not wanted or (arguments.missing and file.exists()):
+        if not wanted or (arguments.missing and entry.name in records):
             continue
         try:
             record = run.record(entry)
@@ -47,8 +47,17 @@ def main() -> None:
                 "model": entry.name,
                 "failed": f"{type(error).__name__}: {error}"[:500],
             }
-        file.write_text(json.dumps(record, indent=1) + "\n")
+        records[entry.name] = record
+        keep(records)
         print(entry.name, page.verdict(record), flush=True)
+
+
+def keep(records: dict[str, dict[str, Any]]) -> None:
+    """Write all of them in one step."""
+    lines = [json.dumps(records[name]) + "\n" for name in sorted(records)]
+    new = RECORDS.with_suffix(".tmp")
+    new.write_text("".join(lines))
+    new.replace(RECORDS)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ HEAD = """\
 
 Each model below is built as its package builds it, from random weights, and trained for a number of steps (fewer where
 one takes seconds) at a rate of {rate:g} (VGG, with which Adam explodes there, too: {lower:g}) by `PathAdam` at its
-defaults and by Adam, from the same weights on the same few batches. `make zoo` makes the records in zoo/records,
+defaults and by Adam, from the same weights on the same few batches. `make zoo` makes the records in zoo/records.jsonl,
 `python -m zoo --page` makes this page of them.
 
 A model is **clean** if its loss falls and stays finite, no weight is over 10 times Adam's largest, every parameter
@@ -27,8 +27,8 @@ step includes recording the model. The metric is the one that was the default wh
 """
 
 
-def load(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+def load(table: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in table.read_text().splitlines()] if table.exists() else []
 
 
 def made_of(records: list[dict[str, Any]]) -> str:

@@ -1,6 +1,6 @@
 """One function in two scalings, trained by Adam and by PathAdam: the record, and the picture made from it.
 
-python docs/pictures/two_scalings.py --train    # writes results/two-scalings.json, then draws
+python docs/pictures/two_scalings.py --train    # writes two-scalings.json, then draws
 python docs/pictures/two_scalings.py            # draws docs/pictures/two-scalings.svg from that record
 
 The adding problem with short sequences and a small ReLU RNN, in float64: the two scalings are rounded differently, and
@@ -23,11 +23,8 @@ from torch import Tensor, nn
 
 import pathsgd
 
-ROOT = Path(__file__).parents[2]
-RECORD, PICTURE = (
-    ROOT / "results" / "two-scalings.json",
-    Path(__file__).with_name("two-scalings.svg"),
-)
+RECORD = Path(__file__).with_name("two-scalings.json")
+PICTURE = Path(__file__).with_name("two-scalings.svg")
 LENGTH, UNITS, BATCH, STEPS, RATE, FACTOR = 10, 32, 16, 300, 2e-3, 100.0
 AS_MADE, RESCALED = "as initialised", f"units rescaled by 1/{FACTOR:g} to {FACTOR:g}"
 

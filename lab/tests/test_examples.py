@@ -71,7 +71,7 @@ def test_an_example_runs(name: str, tmp_path: Path, tiny_data: Path) -> None:
 
 
 def committed(name: str) -> list[dict[str, Any]]:
-    record = json.loads((EXAMPLES.parent / "results" / f"{name}.json").read_text())
+    record = json.loads((EXAMPLES / "records" / f"{name}.json").read_text())
     assert (
         record["command"] == f"python examples/{name}.py" and record["settings"]["images"] == 60_000
     )

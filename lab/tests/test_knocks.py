@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import resource
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pathsgd_lab import cli
+from pathsgd_lab.sweep.results import RunTable
 from support.disk import Recorder
 
 SIZES = {"length": 4, "hidden": 3, "steps": 40, "eval-every": 20, "valid-size": 8, "test-size": 8}
@@ -48,7 +49,7 @@ BAD_VALUES = {
         ["sweep", "adding", "irnn", "--grid", "lr=1e-3,inf"],
         "lr must be a finite number",
     ),
-    "no such results": (["report", "no-such-dir"], "no-such-dir is not a directory of records"),
+    "no such results": (["report", "no-such-dir"], "no-such-dir is not a directory of runs"),
     "both ways to go on": ([*TRAIN, "--resume", "--restart"], "give one of them"),
     "a name too long": ([*TRAIN, "--run-dir", "x" * 300], "File name too long"),
     "a path too long": ([*TRAIN, "--run-dir", "x/" * 3000], "File name too long"),
@@ -157,7 +158,7 @@ def test_a_sweep_on_a_disk_that_fills_up_ends_in_one_line_and_goes_on(
     ), done.stderr
     assert "Traceback" not in done.stdout
     assert cli.main(words) == 0
-    assert len(list((tmp_path / "s").glob("*.json"))) == 3
+    assert len(RunTable(tmp_path / "s").filed()) == 3
 
 
 @pytest.mark.parametrize("error", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT])
@@ -188,7 +189,7 @@ def test_marks_in_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]
         "1",
     ]
     assert cli.main(words) == 0
-    assert f"records in {name}/results" in capsys.readouterr().out
+    assert f"runs in {name}/results" in capsys.readouterr().out
     assert cli.main(["report", name]) == 0
 
 
@@ -203,11 +204,11 @@ def test_names_of_any_bytes_are_shown_and_obeyed_by_no_terminal(tmp_path: Path) 
     done = command(*TRAIN, "--run-dir", name, "--quiet")
     assert done.returncode == 0 and b"summary.json" in done.stdout and not done.stderr
     (tmp_path / name / "sweep").mkdir()
-    shutil.copy(tmp_path / name / "summary.json", tmp_path / name / "sweep" / f"{name}.json")
-    (tmp_path / name / "sweep" / f"damaged{name}.json").write_text("{")
+    run = json.loads((tmp_path / name / "summary.json").read_text())
+    (tmp_path / name / "sweep" / "runs.jsonl").write_text(json.dumps(run) + "\n{\n")
     done = command("report", name, "--out", f"{name}.html")
     assert done.returncode == 0 and b"1 records" in done.stdout
-    assert b"cannot be read as a record" in done.stderr and done.stderr.count(b"\n") == 1
+    assert b"line 2, cannot be read as a run" in done.stderr and done.stderr.count(b"\n") == 1
     assert not {b"\x1b", b"\x07"} & {done.stderr[i : i + 1] for i in range(len(done.stderr))}
     done = command("resume", f"{name}/nothing")
     assert done.returncode == 2 and b"\\x1b[31m" in done.stderr and b"\x1b" not in done.stderr

@@ -1,4 +1,4 @@
-"""Counts what `make fuzz` tried: results/fuzz.json, from which the table of docs/reliability.md is made."""
+"""Counts what `make fuzz` tried: counts.json, from which the table of docs/reliability.md is made."""
 
 from __future__ import annotations
 

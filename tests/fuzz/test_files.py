@@ -8,7 +8,6 @@ import gzip
 import io
 import json
 import logging
-import shutil
 import struct
 import zipfile
 from collections.abc import Callable
@@ -22,21 +21,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pathsgd_lab.errors import DataError, LabError
-from pathsgd_lab.experiments.kappa_ratios import RatioCell
-from pathsgd_lab.experiments.sections import sections
 from pathsgd_lab.report.page import Placed
 from pathsgd_lab.run import checkpoint
 from pathsgd_lab.run.listeners import Status, StatusFile
 from pathsgd_lab.run.log import RunLog
 from pathsgd_lab.run.record import Record, read_record
 from pathsgd_lab.run.spec import RunSpec, default_spec, read_spec, spec_to_json
+from pathsgd_lab.studies import Studies
+from pathsgd_lab.studies.sections import sections
+from pathsgd_lab.sweep.results import RunTable
 from pathsgd_lab.tasks import PtbCharTask, PtbWordTask, SequentialMnistTask, Task, Text8Task
 from support.data import list_checksums
 from support.fuzz import fuzzed
 
-RESULTS = Path(__file__).parents[2] / "results"
-RECORD = sorted((RESULTS / "smnist").glob("*.json"))[0]
-MEASUREMENT = sorted((RESULTS / "kappa-ratios").glob("*.json"))[0]
+STUDIES = Studies()
+
+
+def lines_of(study: str, count: int) -> list[bytes]:
+    """The first runs of a study."""
+    with gzip.open(STUDIES.runs(study).packed) as file:
+        return [line for line, _ in zip(file, range(count))]
+
+
+(RECORD,), (MEASUREMENT,) = lines_of("smnist", 1), lines_of("kappa-ratios", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -132,16 +139,19 @@ def test_specs(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None
 
 
 @fuzzed(0.06)
-@given(content=json_files(RECORD.read_bytes()))
+@given(content=json_files(RECORD))
 def test_records(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     found = told(read_record, tmp_path_factory.getbasetemp() / "record.json", content)
     assert found is None or isinstance(found, Record)
 
 
 @fuzzed(0.02)
-@given(content=json_files(MEASUREMENT.read_bytes()))
+@given(content=json_files(MEASUREMENT))
 def test_measurements(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
-    told(RatioCell.read, tmp_path_factory.getbasetemp() / "measurement.json", content)
+    table = RunTable(tmp_path_factory.getbasetemp() / "measured", STUDIES["kappa-ratios"].read)
+    table.folder.mkdir(exist_ok=True)
+    table.growing.write_bytes(MEASUREMENT + content.replace(b"\n", b" ") + b"\n" + MEASUREMENT)
+    assert len(table.filed()) in (1, 2)
 
 
 @pytest.fixture(scope="module")
@@ -159,19 +169,20 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "badly-scaled-text",
     ):
         (place / folder).mkdir()
-        for path in sorted((RESULTS / folder).glob("*.json"))[:3]:
-            shutil.copy(path, place / folder)
+        (place / folder / "runs.jsonl").write_bytes(b"".join(lines_of(folder, 3)))
     return place
 
 
 @fuzzed(0.02)
 @given(data=st.data())
 def test_one_damaged_record_does_not_stop_a_page(data: st.DataObject, results: Path) -> None:
-    victim = data.draw(st.sampled_from(sorted(results.rglob("*.json"))))
+    victim = data.draw(st.sampled_from(sorted(results.rglob("*.jsonl"))))
     whole = victim.read_bytes()
+    first, *others = whole.splitlines(keepends=True)
     try:
-        victim.write_bytes(data.draw(misshapen(json.loads(whole))))
-        for number, section in enumerate(sections(results)):
+        damaged = data.draw(misshapen(json.loads(first)))
+        victim.write_bytes(damaged + b"\n" + b"".join(others))
+        for number, section in enumerate(sections(Studies(results=results))):
             assert Placed(f"s{number}", section).drawings is not None
     finally:
         victim.write_bytes(whole)

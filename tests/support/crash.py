@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pathsgd_lab.run.record import Record, plain, read_record
+from pathsgd_lab.run.record import Record, plain
 from pathsgd_lab.run.spec import RunSpec, default_spec, replace_settings
 from pathsgd_lab.run.train import spec_of, train
 from pathsgd_lab.sweep.cells import RunCell
+from pathsgd_lab.sweep.results import RunTable
 from support.disk import NEEDS_THE_DISK, STOPS, Change, Recorder, Stop, after
 
 SMALL: dict[str, Any] = {
@@ -68,10 +69,11 @@ def trained(spec: RunSpec, folder: Path) -> Any:
 
 def cell(folder: Path) -> Any:
     """One cell of a sweep, whose record goes elsewhere and whose checkpoints go when it has."""
-    place = folder / "results" / "cell.json"
-    if not place.exists():
-        RunCell(CALM).run(folder / "run", place, None)
-    return result(read_record(place))
+    table = RunTable(folder / "results")
+    if not table.has(RunCell(CALM).key):
+        RunCell(CALM).run(folder / "run", table, None)
+    (filed,) = table.filed()
+    return result(filed.record)
 
 
 def old_run(folder: Path) -> Any:

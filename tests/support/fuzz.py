@@ -22,7 +22,7 @@ def fuzzed(share: float, cases_each: int = 1) -> settings:
     )
 
 
-RECORD = Path(__file__).parents[2] / "results" / "fuzz.json"
+RECORD = Path(__file__).parents[1] / "fuzz" / "counts.json"
 WHAT = {
     "test_nets": "random nets, measured and rescaled, against path enumeration",
     "test_optimisers": "sequences of operations on an optimiser: step, load, replace, lay out anew, freeze, pickle",

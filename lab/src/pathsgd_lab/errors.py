@@ -31,5 +31,9 @@ class DataError(LabError, RuntimeError):
     """Data that is missing, damaged or not to be had."""
 
 
+class StudyError(LabError, RuntimeError):
+    """Studies that cannot be found or do not exist."""
+
+
 class PageError(LabError, ValueError):
     """A page that names a table which does not exist."""

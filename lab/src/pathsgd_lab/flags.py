@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import tyro
 
 from pathsgd_lab.errors import SpecError, UsageError
+from pathsgd_lab.run.optimisers.retired import REMARK, RetiredOptimiser
 from pathsgd_lab.run.spec import REGISTRIES, RunSpec, default_spec, read_spec, settings
 
 T = TypeVar("T")
@@ -110,7 +111,9 @@ def with_flags(spec: RunSpec, arguments: Sequence[str], prog: str) -> RunSpec:
 
 
 def command_of(spec: RunSpec, program: str = "pathsgd train") -> str:
-    """The command that makes this run: names, then a flag for each non-default setting."""
+    """The command that makes this run: names, and a flag for each setting not at its default."""
+    if isinstance(spec.optimiser, RetiredOptimiser):
+        return REMARK
     defaults = dict(settings(default_spec(spec.task.name, spec.system.name, spec.optimiser.name)))
     words = [*program.split(), spec.task.name, spec.system.name, spec.optimiser.name]
     for name, value in settings(spec):

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pathsgd_lab import cli
-from pathsgd_lab.experiments.demo import INTRODUCTION, TITLE, demo_section
 from pathsgd_lab.report.model import FigureData, Series
 from pathsgd_lab.report.page import page
+from pathsgd_lab.studies.demo import INTRODUCTION, TITLE, demo_section
 from support.browser import Visit, chromium
 from support.pages import EVIL, section
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pathsgd_lab.experiments.base import run, uses
 from pathsgd_lab.report.footnotes import Footnotes, notes_of
 from pathsgd_lab.report.select import best_group
 from pathsgd_lab.report.tables import ComparisonRow, Style, comparison
-from pathsgd_lab.run.record import Record, read_record
+from pathsgd_lab.run.record import Record
+from pathsgd_lab.studies import Studies
+from pathsgd_lab.studies.study import run, uses
 from pathsgd_lab.sweep.results import Filed
 
-RECORD = read_record(next((Path(__file__).parents[3] / "results" / "adding").glob("*.json")))
+RECORD = Studies().filed("adding")[0].record
 
 
 def variant(valid: float | None, optimiser: str = "adam", **changes: Any) -> Record:

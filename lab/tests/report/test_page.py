@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import html
 import html.parser
@@ -19,7 +20,7 @@ from pathsgd_lab.report.model import FigureData, Series
 from pathsgd_lab.report.page import page
 from support.pages import EVIL, section
 
-RESULTS = Path(__file__).parents[3] / "results"
+RESULTS = Path(__file__).parents[3] / "studies"
 
 
 class Skeleton(html.parser.HTMLParser):
@@ -109,28 +110,30 @@ BAD_RECORDS = {
     "figures that are none": ('"metrics": {"valid": ', '"metrics": {"valid": "nan", "_": '),
     "points without validation": ('"metrics": {"valid"', '"metrics": {"vaild"'),
     "no profile": ('"profile": {', '"profile": {}, "_": {'),
-    "another version": ('"version": 1', '"version": 2'),
+    "another version": ('"version": 2', '"version": 3'),
 }
 
 
 @pytest.mark.parametrize("kind", BAD_RECORDS)
-def test_one_bad_record_is_named_and_the_rest_goes_on(
+def test_a_damaged_line_is_told_of_and_left_out(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folders = ("badly-scaled-text", "smnist")
-    for folder in folders:
-        shutil.copytree(RESULTS / folder, tmp_path / "results" / folder)
+    folders = ("badly-scaled-text", "larger-start")
     before, after = BAD_RECORDS[kind]
-    victims = [sorted((tmp_path / "results" / folder).glob("*.json"))[0] for folder in folders]
-    for victim in victims:
-        text = victim.read_text()
-        assert before in text
-        victim.write_text(text.replace(before, after))
+    for folder in folders:
+        (tmp_path / "results" / folder).mkdir(parents=True)
+        packed = (RESULTS / folder / "runs.jsonl.gz").read_bytes()
+        first, *others = gzip.decompress(packed).decode().splitlines(keepends=True)
+        assert before in first
+        lines = [*others, first.replace(before, after)]
+        (tmp_path / "results" / folder / "runs.jsonl").write_text("".join(lines))
     assert cli.main(["report", "results"]) == 0
     warnings = [record.getMessage() for record in caplog.records]
     assert len(warnings) == 2 and not any("\n" in warning for warning in warnings)
-    assert all(any(victim.name in warning for warning in warnings) for victim in victims)
+    for folder, number in zip(folders, (7, 6), strict=True):
+        place = f"results/{folder}/runs.jsonl, line {number}, cannot be read as a run"
+        assert any(place in warning for warning in warnings)
 
 
 def test_a_spike_does_not_flatten_the_curves_and_the_figure_says_so() -> None:

@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
+from studies.growth.caps import Cap, capped
 
 from pathsgd_lab.errors import SpecError
-from pathsgd_lab.experiments.base import run
-from pathsgd_lab.run.optimisers.caps import Cap, capped
 from pathsgd_lab.run.spec import RunSpec
 from pathsgd_lab.run.train import _prepare
+from pathsgd_lab.studies.study import run
 
 STEPS = 5
 LOW = 0.02

@@ -7,21 +7,19 @@ import sys
 
 import pytest
 import torch
+from studies.compare.capped import path_length
+from studies.compare.contest import AS_DEFAULT
+from studies.compare.g_sgd import GSGD
 from torch import nn
 
 from pathsgd.paths.rescaling import random_rescaling
 from pathsgd_lab.errors import UsageError
-from pathsgd_lab.experiments.base import run
-from pathsgd_lab.experiments.contest import AS_DEFAULT
-from pathsgd_lab.run.optimisers.capped import path_length
-from pathsgd_lab.run.optimisers.g_sgd import GSGD
-from pathsgd_lab.run.optimisers.in_path import INNER, InPathOptimiser
-from pathsgd_lab.run.optimisers.standard import BoundedStepper
+from pathsgd_lab.run.optimisers.in_path import INNER
 from pathsgd_lab.run.trainer import Trainer
+from pathsgd_lab.studies.study import run
 
 NAMES = (
     "momentum", "adamw", "nadam", "muon", "soap", "lion", "schedule-free", "prodigy", "g-sgd",
-    "adam-step-bound",
     "path-adam-capped", "in-path",
 )  # fmt: skip
 RATES = {"lion": 1e-3, "prodigy": 1.0, "g-sgd": 0.1, "momentum": 0.1}
@@ -85,11 +83,6 @@ def test_in_path_coordinates_nobody_feels_a_rescaling(inner: str) -> None:
         assert torch.equal(a, b)
 
 
-def test_in_path_has_no_fixed_bound_on_steps() -> None:
-    with pytest.raises(ValueError, match="in-path has no fixed bound on steps"):
-        InPathOptimiser(step_growth=0.3, growth_limit=0.0)
-
-
 def test_the_average_is_judged_and_the_moving_point_moves_on() -> None:
     run_ = trainer("schedule-free")
     for _ in range(5):
@@ -110,20 +103,6 @@ def test_muon_moves_hidden_matrices_and_adamw_the_rest() -> None:
     assert sizes["Muon"] == [(6, 2), (6, 6)] and (1, 6) in sizes["AdamW"] and (6,) in sizes["AdamW"]
     with pytest.raises(ValueError, match="several optimisers as one take no closure"):
         optimiser.step(lambda: 0.0)
-
-
-def test_the_bound_on_steps_holds() -> None:
-    run_ = trainer("adam-step-bound")
-    stepper = run_.stepper
-    assert isinstance(stepper, BoundedStepper)
-    stepper.scale_rate(1000.0)
-    (weight,) = stepper.recurrent
-    for _ in range(5):
-        before = weight.detach().clone()
-        stepper.step(run_.stream.next(), None)
-        assert 5 * torch.linalg.matrix_norm(weight.detach() - before, 2) == pytest.approx(
-            0.3, rel=1e-3
-        )
 
 
 def dense(width: int = 4) -> nn.Sequential:
@@ -213,8 +192,6 @@ def test_what_an_optimiser_is_not_for_is_said(monkeypatch: pytest.MonkeyPatch) -
         )
     with pytest.raises(ValueError, match="leave growth_limit at 0"):
         run("adding", "rnn_path", "muon", growth_limit=3.0)
-    with pytest.raises(ValueError, match="choose adam"):
-        run("adding", "rnn_path", "adam-step-bound", step_growth=0.0)
     monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
     with pytest.raises(UsageError, match=r"install pathsgd\[rivals\]"):
         trainer("lion")

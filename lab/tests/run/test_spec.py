@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from pathsgd.optim.growth import LIMIT
 from pathsgd_lab import flags
-from pathsgd_lab.experiments.base import run
+from pathsgd_lab.errors import RunError
 from pathsgd_lab.run.optimisers import OPTIMISERS
 from pathsgd_lab.run.spec import (
     RunSpec,
     SpecError,
     default_spec,
+    json_hash,
     replace_settings,
     settings,
     spec_from_json,
@@ -27,6 +28,7 @@ from pathsgd_lab.run.spec import (
     spec_to_json,
     with_component,
 )
+from pathsgd_lab.run.train import train
 from pathsgd_lab.systems import SYSTEMS
 from pathsgd_lab.tasks import TASKS
 
@@ -164,14 +166,17 @@ def test_wrong_flags_get_one_line(words: list[str], message: str) -> None:
     assert "\n" not in str(caught.value) and "│" not in str(caught.value)
 
 
-def test_path_optimisers_have_the_librarys_bound_and_older_records_the_one_they_state() -> None:
-    spec = default_spec("adding", "rnn_path", "path-adam")
-    assert (spec.optimiser.growth_limit, spec.optimiser.step_growth) == (LIMIT, 0.0)  # type: ignore[attr-defined]
-    older = spec_to_json(spec)
-    older["optimiser"].pop("growth_limit")
-    assert spec_from_json(older).optimiser.growth_limit == 0.0  # type: ignore[attr-defined]
-    with pytest.raises((SpecError, ValueError), match="set growth_limit to 0"):
-        replace_settings(spec, step_growth=0.3)
-    assert replace_settings(spec, step_growth=0.3, growth_limit=0.0) == run(
-        "adding", "rnn_path", "path-adam"
-    )
+def test_path_optimisers_have_the_librarys_bound() -> None:
+    assert default_spec("adding", "rnn_path", "path-adam").optimiser.growth_limit == LIMIT  # type: ignore[attr-defined]
+
+
+def test_a_run_with_retired_settings_is_read_and_not_run() -> None:
+    content = spec_to_json(default_spec("adding", "rnn_path", "path-adam"))
+    content["optimiser"]["step_growth"] = 0.3
+    spec = spec_from_json(content)
+    assert spec_to_json(spec) == content and spec_from_json(content) == spec
+    assert dict(settings(spec))["step_growth"] == 0.3
+    assert spec_hash(spec) == json_hash(content) != spec_hash(default_spec("adding", "rnn_path"))
+    assert flags.command_of(spec) == "retired code, cannot be run again"
+    with pytest.raises(RunError, match="path-adam with step_growth: retired code"):
+        train(replace_settings(spec, hidden=3, length=4, valid_size=5, test_size=5))

@@ -97,7 +97,7 @@ RESUMABLE = {
     "paper's Path-Adam": tiny("smnist", "rnn_path", "path-adam-paper"),
     "Adam with bounded growth": tiny("adding", "rnn_path", "adam", growth_limit=0.1, lr=0.03),
     "PathAdam with bounded growth": tiny(
-        "adding", "rnn_path", "path-adam", growth_limit=0.1, step_growth=0.0, lr=0.03
+        "adding", "rnn_path", "path-adam", growth_limit=0.1, lr=0.03
     ),
     "Path-SGD by the paper's rule with bounded growth": tiny(
         "adding",
@@ -105,7 +105,6 @@ RESUMABLE = {
         "path-sgd",
         rho=0.0,
         clip=0.0,
-        step_growth=0.0,
         growth_limit=0.1,
         lr=1e-6,
     ),
@@ -167,7 +166,7 @@ def test_unbalanced_start_is_the_same_function() -> None:
 
 @pytest.mark.parametrize(
     ("optimiser", "same"),
-    [("path-adam-absolute", True), ("path-sgd-absolute", True), ("adam", False)],
+    [("path-adam", True), ("path-sgd-absolute", True), ("adam", False)],
 )
 def test_starts_rescaled_by_powers_of_two_train_alike_in_every_bit(
     optimiser: str, same: bool
@@ -253,7 +252,6 @@ def test_geometry_is_measured_on_request() -> None:
 
 @pytest.mark.parametrize("optimiser", ["adam", "rmsprop", "path-adam"])
 def test_growth_is_bounded_on_request(optimiser: str) -> None:
-    settings = {"step_growth": 0.0} if optimiser == "path-adam" else {}
     spec = tiny(
         "adding",
         "rnn_path",
@@ -262,7 +260,6 @@ def test_growth_is_bounded_on_request(optimiser: str) -> None:
         lr=0.03,
         geometry=True,
         steps=40,
-        **settings,
     )
     bounded, free = train(spec), train(replace_settings(spec, growth_limit=0.0))
     assert max(point.geometry["growth_rate"] for point in bounded.curve) < 1.05

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pathsgd_lab.run.record import read_record
+from pathsgd_lab.run.record import Record
+from pathsgd_lab.sweep.results import RunTable
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.nightly]
 CELLS = 4
@@ -85,8 +86,8 @@ def training(place: Path) -> list[int]:
     return pids
 
 
-def records(place: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_mtime_ns for path in place.glob("results/*.json")}
+def records(place: Path) -> dict[str, Record]:
+    return {f.record.hash: f.record for f in RunTable(place / "results").filed()}
 
 
 def is_gone(pid: int) -> bool:
@@ -123,5 +124,5 @@ def test_a_sweep_goes_on_where_its_driver_was_killed(backend: str, tmp_path: Pat
     assert len(after) == CELLS and before.items() <= after.items(), (
         told
     )  # what was there was not made again
-    assert {read_record(path).outcome for path in tmp_path.glob("results/*.json")} == {"finished"}
+    assert {record.outcome for record in after.values()} == {"finished"}
     assert list(tmp_path.rglob("checkpoint-*")) == [] and training(tmp_path) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import importlib.util
 import os
 import re
@@ -22,14 +23,14 @@ import pytest
 
 from pathsgd_lab import flags
 from pathsgd_lab.errors import RunError, UsageError
-from pathsgd_lab.run.record import read_record
+from pathsgd_lab.run.record import Record
 from pathsgd_lab.run.spec import RunSpec, default_spec, replace_settings, settings
 from pathsgd_lab.run.train import train
 from pathsgd_lab.sweep import grid
 from pathsgd_lab.sweep.cells import Done, RunCell
 from pathsgd_lab.sweep.cluster import cluster
 from pathsgd_lab.sweep.jobs import run_cells
-from pathsgd_lab.sweep.results import ResultsFolder
+from pathsgd_lab.sweep.results import RunTable
 
 BASE = replace_settings(
     default_spec("adding", "irnn", "sgd"),
@@ -85,13 +86,13 @@ def test_impossible_grids_get_one_line(axes: list[str], message: str) -> None:
 
 
 def sweep(specs: list[RunSpec], place: Path, **options: Any) -> list[Done]:
-    return run_cells(
-        [RunCell(s) for s in specs],
-        ResultsFolder(place / "results"),
-        place / "work",
-        jobs=2,
-        **options,
-    )
+    cells = [RunCell(s) for s in specs]
+    return run_cells(cells, RunTable(place / "results"), place / "work", jobs=2, **options)
+
+
+def filed(place: Path) -> dict[str, Record]:
+    """The runs in a table, by slug."""
+    return {f.record.spec.slug: f.record for f in RunTable(place / "results").filed()}
 
 
 def test_results_are_those_of_single_runs_and_made_once(tmp_path: Path) -> None:
@@ -99,12 +100,13 @@ def test_results_are_those_of_single_runs_and_made_once(tmp_path: Path) -> None:
     told: list[Done] = []
     first = sweep(specs[:1], tmp_path, on_done=told.append)
     assert [d.outcome for d in first] == ["finished"] and told == first
-    stamp = next((tmp_path / "results").iterdir()).stat().st_mtime_ns
+    before = filed(tmp_path)[specs[0].slug]
     second = sweep([*specs, specs[0]], tmp_path)
     assert [d.outcome for d in second] == ["known", "finished"]
-    assert next((tmp_path / "results").glob(f"{specs[0].slug}.json")).stat().st_mtime_ns == stamp
+    assert filed(tmp_path)[specs[0].slug] == before and len(filed(tmp_path)) == 2
+    assert {p.name for p in (tmp_path / "results").iterdir()} == {"lock", "runs.jsonl.gz"}
     for spec in specs:
-        record = read_record(tmp_path / "results" / f"{spec.slug}.json")
+        record = filed(tmp_path)[spec.slug]
         assert record.metrics == pytest.approx(train(spec).metrics, rel=1e-5)
     assert list((tmp_path / "work").rglob("checkpoint-*")) == []
 
@@ -133,7 +135,7 @@ def test_relative_places_mean_the_caller_s_directory(
         monkeypatch.chdir(tmp_path / place)
         done = sweep([BASE], Path("here"))
         assert [d.outcome for d in done] == ["finished"]
-        assert (tmp_path / place / "here" / "results" / f"{BASE.slug}.json").exists()
+        assert list(filed(tmp_path / place / "here")) == [BASE.slug]
 
 
 @contextmanager
@@ -187,8 +189,7 @@ def test_killed_workers_cost_their_cells_only(tmp_path: Path) -> None:
     # anybody noticed.
     assert len(killed[first]) == 1 and len(killed[second]) in (1, 2)
     assert [d.outcome for d in done] == ["finished", "killed"] + ["finished"] * 4
-    names = {p.name for p in (tmp_path / "results").iterdir()}
-    assert names == {f"{spec.slug}.json" for spec in (once, *others)}
+    assert filed(tmp_path).keys() == {spec.slug for spec in (once, *others)}
 
 
 # Dask is among the packages that tests need; Ray is tried where it is installed.
@@ -200,7 +201,7 @@ def test_cluster_gives_the_same_results(tmp_path: Path, backend: Any) -> None:
     specs = grid.runs_of(BASE, grid.parse_grid(["seed=0..3"]))
     done = sweep(specs, tmp_path, backend=backend)
     assert [d.outcome for d in done] == ["finished"] * 4
-    record = read_record(tmp_path / "results" / f"{specs[3].slug}.json")
+    record = filed(tmp_path)[specs[3].slug]
     assert record.metrics == pytest.approx(train(specs[3]).metrics, rel=1e-5)
 
 
@@ -271,7 +272,7 @@ def test_workers_that_outlive_their_sweep_are_waited_for(tmp_path: Path) -> None
         os.kill(first.pid, signal.SIGKILL)
     with subprocess.Popen(sweep_command(tmp_path), stdout=PIPE, stderr=PIPE, text=True) as second:
         assert "2 of 2 cells" in end(second)
-    assert len(list((tmp_path / "results").glob("*.json"))) == 2
+    assert len(filed(tmp_path)) == 2
 
 
 def test_workers_stop_and_save_when_their_sweep_is_killed(tmp_path: Path) -> None:
@@ -291,16 +292,18 @@ def test_workers_stop_and_save_when_their_sweep_is_killed(tmp_path: Path) -> Non
     )
 
 
-def test_a_result_without_a_number_is_made_again(tmp_path: Path) -> None:
+def test_a_damaged_line_is_made_again(tmp_path: Path) -> None:
     sweep([BASE], tmp_path)
-    path = tmp_path / "results" / f"{BASE.slug}.json"
-    whole = path.read_text()
+    table = RunTable(tmp_path / "results")
+    whole = gzip.decompress(table.packed.read_bytes()).decode()
     for damage in (
         re.sub(r'"valid": [\d.]+, "test"', '"valid": "nan", "test"', whole),
         whole[:-20],
         "",
         "[]",
     ):
-        path.write_text(damage)
+        table.packed.unlink()
+        table.growing.write_text(damage)
         assert [d.outcome for d in sweep([BASE], tmp_path)] == ["finished"]
-        assert read_record(path).metrics == pytest.approx(train(BASE).metrics, rel=1e-5)
+        (record,) = filed(tmp_path).values()
+        assert record.metrics == pytest.approx(train(BASE).metrics, rel=1e-5)

@@ -13,7 +13,7 @@ from pathsgd_lab.sweep.cells import Cell, Done, Places
 from pathsgd_lab.sweep.cluster import ClusterKind
 from pathsgd_lab.sweep.display import SweepDisplay
 from pathsgd_lab.sweep.jobs import run_cells
-from pathsgd_lab.sweep.results import ResultsFolder
+from pathsgd_lab.sweep.results import RunTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +33,10 @@ class CellOptions:
 
 
 def run_with_display(
-    cells: Sequence[Cell], options: CellOptions, results: ResultsFolder, console: Console
+    cells: Sequence[Cell], options: CellOptions, results: RunTable, console: Console
 ) -> list[Done]:
     """Run the cells with a live display and a last line that counts them."""
-    display = SweepDisplay(cells, Places(results.path, options.work), console)
+    display = SweepDisplay(cells, Places(results.folder, options.work), console)
     with display.showing():
         ended = run_cells(
             cells,

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pathsgd_lab import flags
-from pathsgd_lab.commands.reproduce import ExperimentOptions, carry_out
+from pathsgd_lab.commands.reproduce import StudyOptions, carry_out
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(ExperimentOptions):
+class CompareOptions(StudyOptions):
     """Train small ReLU nets with many optimisers, from balanced and from badly scaled starts.
 
     Records are written as they come, and what has a record is not run again: stop whenever you
-    like, and the same command goes on. `pathsgd tables` writes docs/compare.md from them.
+    like, and the same command goes on. `pathsgd tables` writes the tables of studies/compare.
     """
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from pathsgd_lab import flags
 from pathsgd_lab.commands.cells import CellOptions, exit_code, run_with_display
 from pathsgd_lab.commands.common import RUNS, as_rich, make_console
-from pathsgd_lab.experiments.demo import INTRODUCTION, TITLE, demo_section, demo_specs
-from pathsgd_lab.files import remove, remove_tree, write_text
+from pathsgd_lab.files import remove_tree, write_text
 from pathsgd_lab.report.page import page
+from pathsgd_lab.studies.demo import INTRODUCTION, TITLE, demo_section, demo_specs
 from pathsgd_lab.sweep.cells import Places, RunCell
-from pathsgd_lab.sweep.results import ResultsFolder
+from pathsgd_lab.sweep.results import RunTable
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,11 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, train, show."""
     options = flags.parse(DemoOptions, arguments, "pathsgd demo")
     console = make_console()
-    results, places = (
-        ResultsFolder(options.out / "records"),
-        Places(options.out / "records", options.out / "work"),
-    )
+    results = RunTable(options.out / "records")
+    places = Places(results.folder, options.out / "work")
     cells = [RunCell(spec) for spec in demo_specs(options.length, options.steps, options.seed)]
+    results.pack(without={cell.key for cell in cells})
     for cell in cells:  # only what this demo makes: the folder may be anybody's
-        remove([places.result(cell)])
         remove_tree(places.marker(cell).parent)
     console.print(TITLE, style="bold")
     console.print(f"{INTRODUCTION}\n")

@@ -19,7 +19,7 @@ from pathsgd_lab.report.robustness import as_table, robustness_map
 from pathsgd_lab.run.spec import RunSpec
 from pathsgd_lab.sweep import grid
 from pathsgd_lab.sweep.cells import Done, RunCell
-from pathsgd_lab.sweep.results import ResultsFolder
+from pathsgd_lab.sweep.results import RunTable
 
 USAGE = (
     "pathsgd sweep TASK SYSTEM [OPTIMISER] [flags] --grid name=value,value ..., or with a SPEC.json"
@@ -30,7 +30,7 @@ USAGE = (
 class SweepOptions(CellOptions):
     """Train a grid of runs, one process per core with one thread each.
 
-    Every run is made once: what has a record in the results directory is not run again, so the same
+    Every run is made once: what is in the table of runs already is not run again, so the same
     command goes on after an interruption. At the end comes a map of the runs that solve, stall or
     diverge, as a table and a picture.
     """
@@ -39,7 +39,7 @@ class SweepOptions(CellOptions):
     grid: tuple[str, ...] = ()
     """Axes such as lr=1e-3,3e-3 seed=0..4 optimiser=adam,path-adam unbalanced=1,100."""
     results: Path = RUNS / "sweep"
-    """Directory for one small record per run, and the picture."""
+    """Directory for the table of runs, and the picture."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -56,13 +56,13 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("a sweep needs a grid: add --grid lr=1e-3,3e-3 seed=0,1,2")
     specs = grid.runs_of(options.run, grid.parse_grid(options.grid))
     console = make_console()
-    results = ResultsFolder(options.results)
+    results = RunTable(options.results)
     ended = run_with_display([RunCell(s) for s in specs], options, results, console)
     show_map(ended, results, console)
     return exit_code(ended)
 
 
-def show_map(ended: list[Done], results: ResultsFolder, console: Console) -> None:
+def show_map(ended: list[Done], results: RunTable, console: Console) -> None:
     """The robustness map of the cells that have a record."""
     known = results.finished()
     records = [known[done.key].record for done in ended if done.key in known]
@@ -70,6 +70,6 @@ def show_map(ended: list[Done], results: ResultsFolder, console: Console) -> Non
         return
     found = robustness_map(records)
     console.print(as_table(found))
-    picture = results.path / "robustness.png"
+    picture = results.folder / "robustness.png"
     robustness_picture(found, picture)
-    console.print(f"records in {results.path}, picture {picture}", highlight=False)
+    console.print(f"runs in {results.folder}, picture {picture}", highlight=False)

@@ -13,6 +13,7 @@ from typing import Literal
 from rich.table import Table
 from rich.text import Text
 
+from pathsgd_lab.run.optimisers.retired import RETIRED
 from pathsgd_lab.run.record import Record
 from pathsgd_lab.run.spec import settings
 
@@ -67,27 +68,35 @@ def _rate(record: Record) -> float:
     return float(dict(settings(record.spec)).get("lr", 0.0))
 
 
-def row_labels(records: Sequence[Record]) -> list[str]:
-    """A label per record: optimiser, and every setting but rate and seed that differs between runs of one method."""
-    all_settings = [dict(settings(r.spec)) for r in records]
-    # A setting that differs only between optimisers or systems says nothing that their names do not.
+def row_labels(records: Sequence[Record], shown: Sequence[str] | None = None) -> list[str]:
+    """A label per record: optimiser, and every setting but rate and seed that differs.
+
+    shown: settings that are named in place of these; a retired one is 0 where it is not used.
+    """
+    named = _varying(records) if shown is None else shown
+    several_systems = len({r.spec.system.name for r in records}) > 1
+    labels = []
+    for record in records:
+        spec = record.spec
+        unused = dict.fromkeys(RETIRED, 0.0) if shown and spec.optimiser.needs_paths else {}
+        chosen = {**unused, **dict(settings(spec))}
+        parts = [spec.system.title] if several_systems else []
+        parts.append(spec.optimiser.title)
+        parts += [_setting(name, chosen[name]) for name in named if name in chosen]
+        labels.append(", ".join(parts))
+    return labels
+
+
+def _varying(records: Sequence[Record]) -> list[str]:
+    """Settings that differ between runs of one system and optimiser; names tell the others apart."""
     found: dict[tuple[str, str, str], set[str]] = {}
-    for record, chosen in zip(records, all_settings, strict=True):
-        for name, value in chosen.items():
+    for record in records:
+        for name, value in settings(record.spec):
             key = (name, record.spec.system.name, record.spec.optimiser.name)
             found.setdefault(key, set()).add(str(value))
     ignored = ("lr", "seed", "paper_ref")
-    varying = dict.fromkeys(
-        name for (name, *_), values in found.items() if len(values) > 1 and name not in ignored
-    )
-    several_systems = len({r.spec.system.name for r in records}) > 1
-    labels = []
-    for record, chosen in zip(records, all_settings, strict=True):
-        parts = [record.spec.system.title] if several_systems else []
-        parts.append(record.spec.optimiser.title)
-        parts += [_setting(name, chosen[name]) for name in varying if name in chosen]
-        labels.append(", ".join(parts))
-    return labels
+    varying = (name for (name, *_), values in found.items() if len(values) > 1)
+    return list(dict.fromkeys(name for name in varying if name not in ignored))
 
 
 def _setting(name: str, value: object) -> str:

@@ -13,8 +13,10 @@ from pathsgd_lab.run.spec import settings
 from pathsgd_lab.sweep.results import Filed
 
 
-def sweep_section(name: str, filed: Sequence[Filed]) -> Section:
-    """What a folder of records shows."""
+def sweep_section(
+    name: str, filed: Sequence[Filed], *, shown: Sequence[str] | None = None
+) -> Section:
+    """What a folder of runs shows; ``shown``: see ``row_labels``."""
     tasks = sorted({f.record.spec.task.title for f in filed})
     rates = {dict(settings(f.record.spec)).get("lr") for f in filed}
     maps = (
@@ -26,17 +28,18 @@ def sweep_section(name: str, filed: Sequence[Filed]) -> Section:
         name,
         name,
         f"A sweep: {', '.join(tasks)}.",
-        tables=(method_table(filed),),
+        tables=(method_table(filed, shown),) if filed else (),
         maps=maps,
         sources=sources(filed),
     )
 
 
-def method_table(filed: Sequence[Filed]) -> TableData:
-    """One row per group over seeds."""
+def method_table(filed: Sequence[Filed], shown: Sequence[str] | None = None) -> TableData:
+    """One row per group over seeds; ``shown``: see ``row_labels``."""
     records = [f.record for f in filed]
     labels = {
-        record.hash: label for record, label in zip(records, row_labels(records), strict=True)
+        record.hash: label
+        for record, label in zip(records, row_labels(records, shown), strict=True)
     }
     rows = []
     for group in groups(records).values():

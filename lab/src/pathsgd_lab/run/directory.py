@@ -28,16 +28,13 @@ log = logging.getLogger(__name__)
 
 
 class RunDirectory:
-    """The files of one run.
+    """The files of one run."""
 
-    summary: where its record goes; None: into the directory itself.
-    """
-
-    def __init__(self, path: Path, summary: Path | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.log = RunLog(path / "record.jsonl")
         self.spec_file, self.status = path / "spec.json", path / "status.json"
-        self.summary = summary or path / "summary.json"
+        self.summary = path / "summary.json"
         self.previous = path / "previous"
 
     @property
@@ -107,7 +104,7 @@ class RunDirectory:
             remove_tree(discarded)
 
     def _files(self) -> list[Path]:
-        named = [self.path / "summary.json", self.spec_file, self.status, self.log.path]
+        named = [self.summary, self.spec_file, self.status, self.log.path]
         return [*(path for path in named if path.exists()), *checkpoint.paths(self.path)]
 
     def read_spec(self) -> RunSpec:

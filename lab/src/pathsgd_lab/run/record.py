@@ -1,8 +1,10 @@
-"""What a run leaves behind: a growing log while it lasts, and one small file when it has ended.
+"""What a run leaves behind: a growing log while it lasts, and its ``Record`` when it has ended.
 
     runs/<slug>/spec.json       the run's settings
-    runs/<slug>/record.jsonl    start, every evaluation, promotions, resumptions, end: one JSON object a line
+    runs/<slug>/record.jsonl    one line an event: start, evaluation, promotion, resumption, end
     runs/<slug>/summary.json    the ``Record``, from which all tables and figures are made
+
+A sweep and a study keep records as lines of one table (sweep/results.py).
 
 Numbers that JSON lacks are written as the strings "inf", "-inf" and "nan".  Nothing says on which host or in which
 directory a run was made.
@@ -30,7 +32,8 @@ Outcome = Literal["solved", "finished", "diverged", "timeout", "stopped", "kille
 FINAL: tuple[Outcome, ...] = ("solved", "finished", "diverged", "timeout")
 """Outcomes that belong to the run; a run that was stopped or killed can go on."""
 
-VERSION = 1
+VERSION = 2
+"""Format of records. 2: one line a run; path-adam is the library's PathAdam at its defaults."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,17 @@ class Record:
     """How many times the run was continued."""
     detail: str = ""
     """What an outcome needs in words, such as the step at which a run diverged."""
+    remarks: tuple[str, ...] = ()
+    """What limits the use of the record, such as code that is gone since."""
 
     @property
     def hash(self) -> str:
         """The spec's hash by today's dataclasses, whatever fields there were when the record was written."""
         return spec_hash(self.spec)
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``record_from_json`` reads."""
+        return {"version": VERSION, "hash": self.hash, **plain(self)}
 
     @property
     def test(self) -> float:
@@ -154,7 +163,7 @@ def _schema() -> type[msgspec.Struct]:
         for f in dataclasses.fields(Record)
         if f.default is not dataclasses.MISSING
     ]
-    head: list[Any] = [("version", Literal[1]), ("hash", str)]
+    head: list[Any] = [("version", Literal[2]), ("hash", str)]
     return msgspec.defstruct(
         "RecordFile", [*head, *required, *optional], forbid_unknown_fields=True
     )
@@ -171,8 +180,7 @@ def _revived(value: Any) -> Any:
 
 def write_record(record: Record, path: Path) -> None:
     """Write the summary of a run, in one step and with one line per point so that a difference can be read."""
-    content = {"version": VERSION, "hash": record.hash, **plain(record)}
-    lines = [f"  {json.dumps(key)}: {_lines(value, key)}" for key, value in content.items()]
+    lines = [f"  {json.dumps(k)}: {_lines(value, k)}" for k, value in record.to_json().items()]
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 

@@ -3,9 +3,8 @@
     spec_to_json(spec) = {"task": {"name": "adding", "length": 100, ...}, "system": ..., ...}; spec_from_json inverts it
     spec_hash(spec) = sha256 of the canonical JSON: sorted keys, no spaces, every field written out
 
-``paper_ref`` only says which figure of the paper a run belongs to, so it has no part in the hash; nor has what came
-later (``ADDED_LATER``) and is not used.  Within a spec every
-setting has a name of its own, so that ``--lr`` or ``lr=1e-3`` needs no prefix.
+``paper_ref`` only says which figure of the paper a run belongs to, so it has no part in the hash.
+Within a spec every setting has a name of its own, so that ``--lr`` or ``lr=1e-3`` needs no prefix.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ import msgspec
 from pathsgd_lab.errors import SpecError
 from pathsgd_lab.files import UNREADABLE
 from pathsgd_lab.run.optimisers import OPTIMISERS, Optimiser
+from pathsgd_lab.run.optimisers.retired import RETIRED, retired
 from pathsgd_lab.run.schedule import Curriculum, Schedule
 from pathsgd_lab.systems import SYSTEMS, System
 from pathsgd_lab.tasks import TASKS, Split, Task
 
 DEFAULT_STEPS = 2500
-ADDED_LATER = (("growth_limit", 0.0), ("unit", "kappa"))
-"""Settings of optimisers that older records do not have, at the values that make the run theirs: not in the hash."""
 SEEDS = 2**63
 """Seeds are what torch's generators take."""
 MOST_UNBALANCED = 1e12
@@ -284,9 +282,10 @@ def spec_from_json(data: Any) -> RunSpec:
             raise SpecError(
                 f"the run has no {part}: give it as {{'name': ...}}, one of {', '.join(registry)}"
             )
-        if part == "optimiser" and "step_growth" in content:  # written when that was the only bound
-            content.setdefault("growth_limit", 0.0)
-        arguments[part] = _build(component(part, content.pop("name")), content, part)
+        kind = component(part, content.pop("name"))
+        if part == "optimiser" and RETIRED & content.keys():
+            kind = retired(kind)
+        arguments[part] = _build(kind, content, part)
     for part, kind in PARTS.items():
         arguments[part] = _build(kind, _table(given.pop(part, {}), part), part)
     return _build(RunSpec, {**given, **arguments}, "run")
@@ -311,13 +310,12 @@ def canonical_json(data: Any) -> str:
 def spec_hash(spec: RunSpec) -> str:
     """sha256 of the canonical JSON without ``paper_ref``."""
     # There and back again, so that lr=1 and lr=1.0 are the same run.
-    written_out = spec_to_json(spec_from_json(spec_to_json(spec)))
-    content = {name: value for name, value in written_out.items() if name != "paper_ref"}
-    if not spec.by_powers_of_two:  # records from before the setting keep their names
-        del content["by_powers_of_two"]
-    content["optimiser"] = {
-        k: v for k, v in content["optimiser"].items() if (k, v) not in ADDED_LATER
-    }
+    return json_hash(spec_to_json(spec_from_json(spec_to_json(spec))))
+
+
+def json_hash(settings: Mapping[str, Any]) -> str:
+    """``spec_hash`` of a run that is given as JSON, with the settings that are written there."""
+    content = {name: value for name, value in settings.items() if name != "paper_ref"}
     return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
 

@@ -60,13 +60,11 @@ def train(
     data_dir: Path | str | None = None,
     listeners: Sequence[Listener] = (),
     checkpoint_seconds: float = 30.0,
-    summary: Path | None = None,
 ) -> Record:
     """Train as ``spec`` says and return the record; with a directory, also write it and checkpoints there.
 
     resume: continue the run in ``directory`` if one was begun, and return its record if it has ended.
     restart: begin anew; the run in ``directory``, if there is one, is kept until this one has a checkpoint.
-    summary: where the record goes; None: summary.json in the directory.
     Raises ``Stopped`` after Ctrl-C or SIGTERM, when the state is saved.
     """
     if directory is None:
@@ -74,7 +72,7 @@ def train(
             return _run(_prepare(spec, data_dir), None, listeners, checkpoint_seconds)
     if Together().rank > 0:
         return _follow(spec, data_dir, checkpoint_seconds)
-    run = RunDirectory(directory, summary)
+    run = RunDirectory(directory)
     with run.locked(), numerics(spec.threads):
         if resume and (record := run.finished(spec)) is not None:
             Together().from_first(record)

@@ -8,16 +8,16 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from pathsgd_lab.errors import RecordError
 from pathsgd_lab.files import remove
 from pathsgd_lab.run import checkpoint
 from pathsgd_lab.run.directory import RunDirectory
 from pathsgd_lab.run.listeners import StatusFile
-from pathsgd_lab.run.record import FINAL, read_record
+from pathsgd_lab.run.record import Record, record_from_json
 from pathsgd_lab.run.spec import RunSpec, spec_hash
 from pathsgd_lab.run.train import train
+from pathsgd_lab.sweep.results import RunTable
 
 
 class Cell(Protocol):
@@ -33,12 +33,12 @@ class Cell(Protocol):
         """A name for files."""
         ...
 
-    def has_result(self, result: Path) -> bool:
-        """Whether the file ``result`` holds what the job gives."""
+    def read(self, content: Any) -> Any:
+        """The record in a line of the table; what it cannot read raises ``RecordError``."""
         ...
 
-    def run(self, work: Path, result: Path, data_dir: Path | None) -> str:
-        """Do the job: write ``result`` in one step, keep files in the directory ``work``; the outcome in a word."""
+    def run(self, work: Path, results: RunTable, data_dir: Path | None) -> str:
+        """Do the job and append its record; files of the work in ``work``. The outcome, a word."""
         ...
 
 
@@ -58,21 +58,17 @@ class RunCell:
         """The spec's."""
         return self.spec.slug
 
-    def has_result(self, result: Path) -> bool:
-        """Whether this run has ended and left its record there."""
-        try:
-            record = read_record(result)
-        except RecordError:
-            return False
-        return record.hash == self.key and record.outcome in FINAL
+    def read(self, content: Any) -> Record:
+        """See ``Cell``."""
+        return record_from_json(content)
 
-    def run(self, work: Path, result: Path, data_dir: Path | None) -> str:
-        """Train, continuing what an earlier process left; checkpoints go when the record is written."""
-        status = StatusFile(RunDirectory(work).status)
-        record = train(
-            self.spec, work, resume=True, data_dir=data_dir, listeners=[status], summary=result
-        )
-        remove(checkpoint.paths(work))
+    def run(self, work: Path, results: RunTable, data_dir: Path | None) -> str:
+        """Train, continuing what an earlier process left; its files go when the run is filed."""
+        run = RunDirectory(work)
+        status = StatusFile(run.status)
+        record = train(self.spec, work, resume=True, data_dir=data_dir, listeners=[status])
+        results.append(record.to_json())
+        remove([*checkpoint.paths(work), run.summary])
         return record.outcome
 
 
@@ -83,7 +79,8 @@ class Done:
     key: str
     slug: str
     outcome: str
-    """A record's outcome, "known" (there was a result before), "failed" (an exception) or "killed" (its worker)."""
+    """A record's outcome; "known": it was filed before; "failed": an exception; "killed": its worker
+    was."""
     detail: str = ""
 
 
@@ -92,15 +89,11 @@ class Places:
     """Directories of a sweep."""
 
     results: Path
-    """One small file per finished cell."""
+    """The table of runs."""
     work: Path
     """One directory per cell, for logs and checkpoints."""
     sweep: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Tells the cells of this sweep from those of another one in the same directories."""
-
-    def result(self, cell: Cell) -> Path:
-        """The cell's result file."""
-        return self.results / f"{cell.slug}.json"
 
     def marker(self, cell: Cell) -> Path:
         """A file that is there while the cell is being worked on: by which process, for which sweep."""

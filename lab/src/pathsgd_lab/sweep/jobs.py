@@ -1,8 +1,8 @@
-"""Sweeps: many cells in parallel, each once, with a result file as soon as it is done.
+"""Sweeps: many cells in parallel, each once, filed as soon as it has ended.
 
     run_cells(cells, results, work) -> outcomes
 
-What has a result file is not run again.
+What is in the table already is not run again; at the end the table is packed.
 
 When a worker is killed, its pool dies with it.  The cells that were under way are then suspects: everything else goes
 on in a new pool, and the suspects follow one by one, each alone with a pool (continuing from their checkpoints), so
@@ -25,7 +25,7 @@ from pathsgd_lab.files import NO_ROOM, make_folder, remove, write_text
 from pathsgd_lab.run.train import Stopped
 from pathsgd_lab.sweep.cells import Cell, Done, Places
 from pathsgd_lab.sweep.cluster import ClusterKind, Parallel, cluster, died
-from pathsgd_lab.sweep.results import ResultsFolder
+from pathsgd_lab.sweep.results import RunTable
 
 
 def execute(key: str, cell: Cell, places: Places, data_dir: Path | None) -> Done:
@@ -33,14 +33,14 @@ def execute(key: str, cell: Cell, places: Places, data_dir: Path | None) -> Done
 
     Another sweep may be at the same cell, or a worker that outlived its own: it is waited for, and its result taken.
     """
-    marker, result = places.marker(cell), places.result(cell)
+    marker, results = places.marker(cell), RunTable(places.results, cell.read)
     outcome, detail = "known", ""
     try:
         make_folder(marker.parent)
         with FileLock(marker.with_name("cell.lock")):
-            if not cell.has_result(result):
+            if not results.has(cell.key):
                 write_text(marker, f"{os.getpid()} {places.sweep}", durable=False)
-                outcome = cell.run(marker.parent, result, data_dir)
+                outcome = cell.run(marker.parent, results, data_dir)
     except Stopped as stopped:
         outcome, detail = "stopped", str(stopped)
     except Exception as error:
@@ -59,7 +59,7 @@ def execute(key: str, cell: Cell, places: Places, data_dir: Path | None) -> Done
 
 def run_cells(
     cells: Sequence[Cell],
-    results: ResultsFolder,
+    results: RunTable,
     work: Path,
     *,
     backend: ClusterKind = "loky",
@@ -68,9 +68,9 @@ def run_cells(
     data_dir: Path | None = None,
     on_done: Callable[[Done], None] = lambda done: None,
 ) -> list[Done]:
-    """Run every cell that has no result yet; how each ended, in the order of ``cells``."""
+    """Run every cell that is not filed yet; how each ended, in the order of ``cells``."""
     # Workers may have been started in another directory, or on another machine with the same file system.
-    places = Places(results.path.absolute(), work.absolute())
+    places = Places(results.folder.absolute(), work.absolute())
     for folder in (places.results, places.work):
         make_folder(folder)
     data_dir = None if data_dir is None else data_dir.absolute()
@@ -92,6 +92,7 @@ def run_cells(
             if not _survives(parallel, calls, end) and alone:
                 (cell,) = batch
                 end(Done(cell.key, cell.slug, "killed", "its worker process was killed twice"))
+    results.pack()
     return [ended[key] for key in unique]
 
 

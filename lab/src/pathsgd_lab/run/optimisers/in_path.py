@@ -39,11 +39,6 @@ class InPathOptimiser(PathOptimiser):
     inner: Literal["lion", "muon", "nadam", "rmsprop", "soap"] = "muon"
     """The optimiser."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.step_growth:
-            raise ValueError("in-path has no fixed bound on steps: leave step_growth at 0")
-
     def stepper(self, system: System, model: SequenceNet, task: Task) -> GradientStepper:
         """Step without a clip of the Euclidean norm."""
         return GradientStepper(system, model, task, self.make(model, task), clip=0.0)

@@ -32,25 +32,13 @@ class PathOptimiser(GradientOptimiser):
     """Share of each parameter taken away per unit of learning rate."""
     growth_limit: float = LIMIT
     """Bound on the growth rate of recurrent matrices, as uses * log(rate), the library's own by default; 0: none."""
-    step_growth: float = 0.0
-    """In place of that, a fixed bound on how much a step changes what the recurrent matrix does over all steps, as a
-    log factor; 0: none. It was 0.3 before there was a bound on growth rates."""
     refresh_every: int = 10
     """Steps for which kappa is used before it is measured anew."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.step_growth > 0.0 and self.growth_limit > 0.0:
-            raise ValueError(
-                "step_growth stands in place of the bound on growth rates: set growth_limit to 0"
-            )
 
     def stepper(self, system: System, model: SequenceNet, task: Task) -> GradientStepper:
         """Step without a clip of the Euclidean norm."""
         optimiser = self.make(model, task)
         assert isinstance(optimiser, PathOptimizer)
-        if self.step_growth > 0.0:
-            optimiser.step_limit = self.step_growth
         return GradientStepper(system, model, task, optimiser, clip=0.0)
 
     def shared(self, task: Task, metric: MetricChoice) -> dict[str, Any]:
@@ -73,8 +61,8 @@ class PathOptimiser(GradientOptimiser):
 class PathSgdOptimiser(PathOptimiser):
     """Path-SGD with the first term of kappa.
 
-    rho, clip, growth_limit and step_growth 0 make the paper's p <- p - lr grad / kappa1; with unit sgd clip bounds its
-    length.
+    rho, clip and growth_limit 0 make the paper's p <- p - lr grad / kappa1; with unit sgd clip
+    bounds its length.
     """
 
     name: ClassVar[str] = "path-sgd"
@@ -94,12 +82,8 @@ class PathSgdOptimiser(PathOptimiser):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.unit == "sgd" and (self.rho or self.step_growth):
-            raise ValueError("unit sgd belongs to the paper's rule: set rho and step_growth to 0")
-        if self.rho == 0.0 and self.clip == 0.0 and self.step_growth != 0.0:
-            raise ValueError(
-                "rho 0 with clip 0 is the paper's rule, which has no bound on growth: set step_growth to 0"
-            )
+        if self.unit == "sgd" and self.rho:
+            raise ValueError("unit sgd belongs to the paper's rule: set rho to 0")
 
     def make(self, model: SequenceNet, task: Task) -> PathOptimizer:
         """PathSGD on the model."""
@@ -160,10 +144,10 @@ class PathAdamBase(PathOptimiser):
 
 
 @dataclass(frozen=True)
-class PathAdamOptimiser(PathAdamBase):
-    """Adam on grad / sqrt(kappa), stepping by 1 / sqrt(kappa): invariant under node-wise rescaling."""
+class RelativePathAdamOptimiser(PathAdamBase):
+    """PathAdam with rates relative to the size of the weights."""
 
-    name: ClassVar[str] = "path-adam"
+    name: ClassVar[str] = "path-adam-relative"
     title: ClassVar[str] = "PathAdam, relative"
 
     rho: float = 1.0
@@ -175,10 +159,10 @@ class PathAdamOptimiser(PathAdamBase):
 
 
 @dataclass(frozen=True)
-class AbsolutePathAdamOptimiser(PathAdamOptimiser):
-    """PathAdam with rates in units of the weights, as Adam's are."""
+class PathAdamOptimiser(RelativePathAdamOptimiser):
+    """The library's PathAdam: Adam on grad / sqrt(kappa), stepping by 1 / sqrt(kappa)."""
 
-    name: ClassVar[str] = "path-adam-absolute"
+    name: ClassVar[str] = "path-adam"
     title: ClassVar[str] = "PathAdam, absolute"
 
     def make(self, model: SequenceNet, task: Task) -> PathOptimizer:
@@ -195,13 +179,6 @@ class PaperPathAdamOptimiser(PathAdamBase):
 
     growth_limit: float = 0.0
     """Bound on the growth rate of recurrent matrices, as uses * log(rate); 0: none, as in the paper."""
-    step_growth: float = 0.0
-    """0: the paper's form has no bound on steps."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.step_growth != 0.0:
-            raise ValueError("path-adam-paper has no bound on growth: set step_growth to 0")
 
     def make(self, model: SequenceNet, task: Task) -> PathOptimizer:
         """The paper's form."""

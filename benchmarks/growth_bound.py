@@ -13,7 +13,6 @@ import time
 from typing import Any
 
 import torch
-from studies.growth.study import START
 
 import pathsgd
 from pathsgd.optim import growth
@@ -21,6 +20,7 @@ from pathsgd_lab.run.spec import default_spec, replace_settings
 from pathsgd_lab.run.trainer import Trainer
 
 WINDOW = 100
+START: dict[str, Any] = {"others_range": 0.3, "mean_bias": True, "decay": "linear"}
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
         "refresh_every": options.refresh_every,
         "steps": 10 * options.steps,
     }
-    spec = replace_settings(default_spec("adding", "rnn_path", "path-adam"), **settings)
+    spec = replace_settings(default_spec("adding", "rnn_path", "path-adam-relative"), **settings)
     trainer = Trainer(spec, spec.task.prepare(None))
     inside, whole_call = [0.0], growth.bound_parts_
 

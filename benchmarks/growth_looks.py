@@ -15,12 +15,12 @@ import math
 from pathlib import Path
 
 import torch
-from pathsgd_lab.studies.study import run
-from studies.growth.study import BOUND, METHOD, START
 
 import pathsgd
 from pathsgd_lab.run.trainer import Trainer
+from pathsgd_lab.studies.study import run
 
+START = {"others_range": 0.3, "mean_bias": True, "decay": "linear"}
 MATRIX = "rnn.weight_hh_l0"
 
 
@@ -29,12 +29,13 @@ def looks(length: int, steps: int, until: int, seed: int, every: int) -> list[di
     spec = run(
         "adding",
         "rnn_path",
-        METHOD,
+        "path-adam",
         length=length,
         steps=steps,
         seed=seed,
         **START,
-        **BOUND,
+        growth_limit=3.0,
+        refresh_every=10,
         lr=1e-3,
     )
     trainer = Trainer(spec, spec.task.prepare(None))

@@ -41,7 +41,7 @@ class Options:
 
 def main(options: Options) -> Record:
     spec = replace_settings(
-        default_spec("smnist", "rnn_path", "path-adam"), batch_size=32, decay="linear",
+        default_spec("smnist", "rnn_path", "path-adam-relative"), batch_size=32, decay="linear",
         refresh_every=10,
         epochs=options.epochs, hidden=options.hidden, lr=options.lr, subsample=options.subsample,
         limit=options.limit, valid_size=options.valid_size,

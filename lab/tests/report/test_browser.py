@@ -17,7 +17,7 @@ from pathsgd_lab.studies.demo import INTRODUCTION, TITLE, demo_section
 from support.browser import Visit, chromium
 from support.pages import EVIL, section
 
-RESULTS = Path(__file__).parents[3] / "results"
+RESULTS = Path(__file__).parents[3] / "studies"
 
 ALERTS = (
     "<img src=x onerror=alert('image')>",

@@ -284,7 +284,7 @@ def spec_from_json(data: Any) -> RunSpec:
             )
         kind = component(part, content.pop("name"))
         if part == "optimiser" and RETIRED & content.keys():
-            kind = retired(kind)
+            kind = retired(cast(Any, kind))
         arguments[part] = _build(kind, content, part)
     for part, kind in PARTS.items():
         arguments[part] = _build(kind, _table(given.pop(part, {}), part), part)

@@ -161,7 +161,9 @@ class PaperPathSGD(torch.optim.Optimizer):
 
     def _refresh(self, group: dict[str, Any]) -> None:
         """Measure 1 / kappa when it is time; 0 where no path uses an entry."""
-        if group["age"] % self.refresh_every == 0:
+        finite = all(bool(p.isfinite().all()) for p in self.weights)
+        # Without finite weights there is no kappa: the run has diverged, and its loss will say so.
+        if finite and group["age"] % self.refresh_every == 0:
             found = kappas(self.weights, self.steps, self.reading)
             group["inverse"] = [torch.where(kappa > 0, 1.0 / kappa, 0.0) for kappa in found]
         group["age"] = (group["age"] + 1) % self.refresh_every

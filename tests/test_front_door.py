@@ -91,9 +91,12 @@ def rows(page: str, table: str) -> dict[str, list[str]]:
     return {first: rest for first, *rest in reversed(split)}
 
 
+def study(name: str) -> str:
+    return (ROOT / "studies" / name / "README.md").read_text()
+
+
 def test_what_the_readme_says_without_a_number_is_what_the_tables_say() -> None:
-    compare = (ROOT / "docs" / "compare.md").read_text()
-    adding = rows(compare, "runs-adding-100-default")
+    adding = rows(study("adding-100-default"), "runs-adding-100-default")
     for method in (
         "RNN-Path, PathAdam, absolute, balanced",
         "RNN-Path, PathAdam, absolute, scaled by up to 100",
@@ -115,8 +118,9 @@ def test_what_the_readme_says_without_a_number_is_what_the_tables_say() -> None:
         and all(some == every for some, every in solved.values())
         and 0 < int(too_long[0]) < int(too_long[1])
     )
-    text = rows(compare, "runs-badly-scaled-text")
-    diverged = re.findall(r"\| Adam \| ([\d.e-]+) \| 1 \| 0 / 0 / 1 \|", compare)
+    scaled = study("badly-scaled-text")
+    text = rows(scaled, "runs-badly-scaled-text")
+    diverged = re.findall(r"\| Adam \| ([\d.e-]+) \| 1 \| 0 / 0 / 1 \|", scaled)
     assert {"0.001", "0.002", "0.005", "0.01"} == set(diverged)
     buys = rows(README, "compare-buys")
     assert len(buys) == 2 + 6  # head and rule
@@ -125,7 +129,7 @@ def test_what_the_readme_says_without_a_number_is_what_the_tables_say() -> None:
         float(entry.split()[0]) for entry in buys["mean excess in %, balanced starts"][2:]
     )
     assert float(text["PathAdam, absolute"][-1]) < float(text["Adam"][-1])
-    words = rows((ROOT / "docs" / "what-reproduces.md").read_text(), "ptb-word")
+    words = rows(study("ptb-word"), "ptb-word")
     error = {
         name: float(words[name][1].split()[0])
         for name in ("Adam", "PathAdam, relative", "PathAdam, absolute")

@@ -6,7 +6,7 @@ The line from settings to a page, one room after the other::
     run               RunSpec --train--> Record
     sweep             many runs in parallel, each once, a folder of records
     report            records --> tables, figures, pages
-    experiments       one file per table or figure of the paper: its runs, and its part of a report
+    studies           finds, loads and runs the studies of the repository, and shows them
     commands          what ``pathsgd COMMAND`` does
 """
 

@@ -4,9 +4,9 @@ Was run once, in the tree of the commit before this one's:
 
     python studies/convert.py RESULTS STUDIES
 
-It is kept to show what was changed.  Each run is one line of STUDIES/NAME/runs.jsonl.gz, in the order
-of the files' names, and nothing of it is lost: ``check`` takes back what ``mended`` did and compares
-with the file.  What ``mended`` changes:
+It is kept to show what was changed.  Each run is one line of STUDIES/NAME/runs.jsonl.gz, in the
+order of the files' names, and nothing of it is lost: ``check`` takes back what ``mended`` did and
+compares with the file.  What ``mended`` changes:
 
 - format 2; names of optimisers: path-adam-absolute is path-adam, what was path-adam is
   path-adam-relative;

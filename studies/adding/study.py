@@ -2,13 +2,16 @@
 
 Three parts, whose runs are told apart by their settings:
 
-- ``table``: every system of the table with its own initial values and optimiser, the same seconds of one core for all,
+- ``table``: every system of the table with its own initial values and optimiser, the same seconds
+of one core for all,
   the paper's grid of rates on one seed, then the best rate on all seeds;
-- ``map``: T = 100, the same plain net by every optimiser, rates times seeds, balanced and badly scaled, at full length
+- ``map``: T = 100, the same plain net by every optimiser, rates times seeds, balanced and badly
+scaled, at full length
   from the start and with short sequences first;
 - ``long``: short sequences first, T up to 10,000, one set of hyperparameters for every T.
 
-Cells come seed by seed, so that a run that is cut short has fewer seeds of everything, not everything of some.
+Cells come seed by seed, so that a run that is cut short has fewer seeds of everything, not
+everything of some.
 
 The paper prints 100 MSE: 0 is solved, 16.7 is chance.
 """
@@ -43,7 +46,8 @@ PAPER_REF = "Table 2, adding; Figure 4"
 RATES = (1e-2, 1e-3, 1e-4)
 """The paper's grid."""
 
-# Label, system, optimiser, settings, and 100 MSE in the paper at T = 100, 400 and 750 (the paper's own run first, then
+# Label, system, optimiser, settings, and 100 MSE in the paper at T = 100, 400 and 750 (the paper's
+# own run first, then
 # the figure it cites from the system's authors).
 SYSTEMS: tuple[tuple[str, str, str, dict[str, Any], tuple[float | str, ...]], ...] = (
     ("IRNN, SGD", "irnn", "sgd", {}, (0.0, 0.0, 16.7)),
@@ -56,7 +60,8 @@ SYSTEMS: tuple[tuple[str, str, str, dict[str, Any], tuple[float | str, ...]], ..
 )
 LENGTHS = (100, 400, 750)
 START: dict[str, Any] = {"others_range": 0.3, "mean_bias": True}
-"""A start that helps every method: larger input and output weights, output bias at the mean of the targets."""
+"""A start that helps every method: larger input and output weights, output bias at the mean of the
+targets."""
 CURRICULUM: dict[str, Any] = {"start_length": 50, "growth": 1.2, "promote_below": 1e-2}
 LONG: dict[str, Any] = {
     **CURRICULUM,

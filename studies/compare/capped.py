@@ -1,7 +1,8 @@
 """A study: PathAdam in relative units whose steps do not grow with the net.
 
-Relative steps are in proportion to the weights, so that at a high rate growth feeds on itself: larger weights, larger
-steps.  The weights' size, as far as the function sees it, is gamma^(1/L) for paths of L weights:
+Relative steps are in proportion to the weights, so that at a high rate growth feeds on itself:
+larger weights, larger steps.  The weights' size, as far as the function sees it, is gamma^(1/L) for
+paths of L weights:
 
     rate <- rate * min(1, (gamma_0 / gamma)^(1/L))        gamma_0: at the first step
     L = 1/2 sum_p p . d log gamma^2 / dp                  by Euler's theorem the mean number of weights on a path

@@ -1,4 +1,4 @@
-"""Who is compared on what: problems, contenders with their usual rates, and the ingredients of PathAdam."""
+"""Problems, contenders with their usual rates, and the ingredients of PathAdam."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ PROBLEMS: dict[str, Problem] = {
 LIMIT = 3.0
 """The bound on growth rates, the library's default when the runs were made."""
 AS_DEFAULT = {"growth_limit": LIMIT, "refresh_every": 1}
-"""Settings of path-adam that make it PathAdam(model, lr), and with momentum=0.9 of path-sgd-absolute."""
+"""Settings of path-adam that make it PathAdam(model, lr), and with momentum=0.9 of
+path-sgd-absolute."""
 
 CONTENDERS: dict[str, Contender] = {
     "PathAdam": Contender("path-adam", 3e-3, AS_DEFAULT),

@@ -1,7 +1,7 @@
-"""G-SGD (Meng et al., 2019): gradient descent on the values of basis paths, for dense ReLU nets of one width.
+"""G-SGD (Meng et al., 2019): gradient descent on the values of basis paths.
 
-The value of a path, the product of its weights, does not change when units are rescaled.  A net with m weights and H
-hidden units is determined by m - H of these values, those of its basis paths:
+The value of a path, the product of its weights, does not change when units are rescaled.  A net
+with m weights and H hidden units is determined by m - H of these values, those of its basis paths:
 
     skeleton weights   the diagonal of each hidden layer; unit j reads input j mod I, output j mod O reads unit j
     q_j                value of the path through skeleton weights only, through unit j of every layer
@@ -9,7 +9,8 @@ hidden units is determined by m - H of these values, those of its basis paths:
                        p_w = q_s w S_d / S_s     (p_w = w S_d from an input, and for a bias)
     S_d                product of the skeleton weights from unit d on to the output
 
-One step with gradients g of the weights, every skeleton weight but the first of its path held where it is:
+One step with gradients g of the weights, every skeleton weight but the first of its path held where
+it is:
 
     v    the first weight of a skeleton path
     g_p = g_w dw/dp                                                    (the inverse of the chain rule)
@@ -67,7 +68,8 @@ class GSGD(torch.optim.Optimizer):
         if closure is not None:
             raise ValueError("G-SGD takes no closure: call backward before step")
         diagonals = [layer.weight[self._skeleton(layer)] for layer in self.layers]
-        # onward[l]: S of the units of layer l, the product of the skeleton weights behind them; 1 for outputs.
+        # onward[l]: S of the units of layer l, the product of the skeleton weights behind them; 1
+        # for outputs.
         onward = [torch.ones(self.width)]
         for diagonal in reversed(diagonals[1:]):
             onward.insert(0, onward[0] * diagonal)

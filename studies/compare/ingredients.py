@@ -1,4 +1,4 @@
-"""What does the work: tables of PathAdam's ingredients, and of what keeps a net without recurrence alive."""
+"""Tables of PathAdam's ingredients, and of what helps nets without recurrence."""
 
 from __future__ import annotations
 

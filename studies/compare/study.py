@@ -1,8 +1,9 @@
 """The path optimisers against what people use, on small ReLU nets: which runs, and in which order.
 
-Beyond the paper.  Every contender trains every problem at learning rates a factor of about three apart, from the start
-as drawn and from the same function badly scaled (each unit by a factor between 1/100 and 100).  Nothing but the rate
-is tuned; gradients are clipped at 1; rates fall linearly to zero (schedule-free AdamW: constant, as its authors say).
+Beyond the paper.  Every contender trains every problem at learning rates a factor of about three
+apart, from the start as drawn and from the same function badly scaled (each unit by a factor
+between 1/100 and 100).  Nothing but the rate is tuned; gradients are clipped at 1; rates fall
+linearly to zero (schedule-free AdamW: constant, as its authors say).
 
     stage 1    each contender's usual rate and three times that, from both starts, and a third of it from balanced ones;
                the ingredients of PathAdam, one by one; ten times the usual rate, from both starts; what might keep a
@@ -12,7 +13,8 @@ is tuned; gradients are clipped at 1; rates fall linearly to zero (schedule-free
     stage 5    each contender's one rate for all problems from badly scaled starts, where that has not been run yet
     stage 6, 7 further rates from badly scaled starts until the best one has a neighbour on either side, on every seed
 
-Cells are ordered so that a run that is cut short has fewer rates of all contenders, not all rates of some.
+Cells are ordered so that a run that is cut short has fewer rates of all contenders, not all rates
+of some.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a step costs: every way to train, beside torch.nn.RNN with Adam, on the same net and data.
 
-The variants take turns in one process, a few steps each, round after round; the figure is the median round, so that a
-busy moment of the machine meets all of them alike.
+The variants take turns in one process, a few steps each, round after round; the figure is the
+median round, so that a busy moment of the machine meets all of them alike.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Every cell of the paper's tables 2 and 3 and of figure 3's curves: the runs that answer it, or why there are none.
+"""Every cell of the paper's tables 2 and 3 and of figure 3's curves, and its runs.
 
-The other tables and figures: table 1 is notation; figure 1 shows a rescaling (a test by its name); the table in
-figure 3 has the experiment ``kappa-ratios``, all nine cells; figure 4 shows the runs of table 2 over time.
+The other tables and figures: table 1 is notation; figure 1 shows a rescaling (a test by its name);
+the table in figure 3 has the experiment ``kappa-ratios``, all nine cells; figure 4 shows the runs
+of table 2 over time.
 
-A cell shows its best group of runs over seeds, chosen by validation among those with the most seeds.  Where the
-paper's own method and another one answer, both have a line: "by another method" is never counted as the paper's.
+A cell shows its best group of runs over seeds, chosen by validation among those with the most
+seeds.  Where the paper's own method and another one answer, both have a line: "by another method"
+is never counted as the paper's.
 """
 
 from __future__ import annotations

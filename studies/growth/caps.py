@@ -1,4 +1,4 @@
-"""Adam with other caps on the recurrent matrix than that on its growth rate, for comparison with it.
+"""Adam with other caps on the recurrent matrix, to compare with that on growth rates.
 
 After each step, with T the length of the batch's sequences and c = ``cap_limit``:
 

@@ -1,9 +1,10 @@
-"""Calm at any length: the bound on growth rates, at one setting, and beside what else keeps a net from exploding.
+"""The bound on growth rates at one setting, beside other ways to prevent explosions.
 
-Beyond the paper: the adding problem with 100 units, identity start, other weights from U[-0.3, 0.3], output bias at the
-mean of the targets.  ``curves`` follows growth rate and error step by step, ``rates`` goes through learning rates from
-a balanced and a badly scaled start, ``lengths`` trains at full length from the first step, by PathAdam and by Adam with
-the same bound, ``rivals`` sets the bound beside none, beside the fixed bound on steps and under other optimisers,
+Beyond the paper: the adding problem with 100 units, identity start, other weights from U[-0.3,
+0.3], output bias at the mean of the targets.  ``curves`` follows growth rate and error step by
+step, ``rates`` goes through learning rates from a balanced and a badly scaled start, ``lengths``
+trains at full length from the first step, by PathAdam and by Adam with the same bound, ``rivals``
+sets the bound beside none, beside the fixed bound on steps and under other optimisers,
 ``start`` is the paper's own start.
 """
 
@@ -85,8 +86,9 @@ SIZES: dict[Scale, dict[str, Any]] = {
 LENGTH_RATES = (1e-3, 3e-3)
 """The rates at full length."""
 LONG, LARGEST = 2000, 3e38
-"""From this length on only a loss that is not a number ends a run. One sequence of a batch may reach a direction that
-grows a quadrillion times; its gradient is clipped as any other is, and the run learns on."""
+"""From this length on only a loss that is not a number ends a run. One sequence of a batch may
+reach a direction that grows a quadrillion times; its gradient is clipped as any other is, and the
+run learns on."""
 LIMITS = (2.0, 5.0, 8.0)
 """Other limits, at a high rate."""
 HIGH = 1e-2

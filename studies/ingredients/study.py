@@ -1,8 +1,9 @@
-"""What does the work, at length: every ingredient of PathAdam on nets that train for longer than the comparison's.
+"""Every ingredient of PathAdam on nets that train for longer than in the comparison.
 
-Beyond the paper.  The adding problem with the steps that it takes to solve it, an epoch of characters, and two of
-digits read pixel by pixel; every row at the same rates, from a start that is balanced and from one that is badly
-scaled.  Cells are ordered seed by seed, so that a run that is cut short has fewer seeds of everything.
+Beyond the paper.  The adding problem with the steps that it takes to solve it, an epoch of
+characters, and two of digits read pixel by pixel; every row at the same rates, from a start that is
+balanced and from one that is badly scaled.  Cells are ordered seed by seed, so that a run that is
+cut short has fewer seeds of everything.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Figure 3, table on the left: the size of kappa2 beside kappa1, ||kappa2(W_rec)|| / ||kappa1(W_rec)||.
+"""Figure 3, table: ||kappa2(W_rec)|| / ||kappa1(W_rec)||.
 
-A word-level net with 10,000 words in and out, H units, outputs at all of T steps, weights from U[-0.1, 0.1].  The
-paper's convention counts each pair of uses of a weight once; the derivative counts it four times ("exact").  Beside
-the uniform start, the identity, at which the paper's other experiments begin.  Ratios after training come from the
-records of ``ptb-word``, which measure them at every evaluation.
+A word-level net with 10,000 words in and out, H units, outputs at all of T steps, weights from
+U[-0.1, 0.1].  The paper's convention counts each pair of uses of a weight once; the derivative
+counts it four times ("exact").  Beside the uniform start, the identity, at which the paper's other
+experiments begin.  Ratios after training come from the records of ``ptb-word``, which measure them
+at every evaluation.
 
 Each figure is computed twice, by the library and by the slow reference, on the same weights.
 """

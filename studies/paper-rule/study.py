@@ -2,15 +2,18 @@
 
 Three parts, told apart by their settings:
 
-- ``control``: IRNN with SGD and a clipped gradient, as Le et al. (2015) train it, whom the paper follows; and with the
+- ``control``: IRNN with SGD and a clipped gradient, as Le et al. (2015) train it, whom the paper
+follows; and with the
   bound, rate and schedule of the rule, so that its steps are as long as the rule's;
 - ``rule``: the reading that learns best, to the end: until solved, or a million steps;
-- ``map``: every reading, bound and scale at rates over many decades, 20,000 steps at T = 100: which learn, which stand
+- ``map``: every reading, bound and scale at rates over many decades, 20,000 steps at T = 100: which
+learn, which stand
   still, which diverge.
 
-The readings are those of `lab/src/pathsgd_lab/run/optimisers/readings.py`.  Cells of the map come coarse first, so that a run that is
-cut short has something of everything.  Sums over the batch instead of means need no cells: they are the means at B
-times the rate with a B-th of the bound (a test).
+The readings are those of `lab/src/pathsgd_lab/run/optimisers/readings.py`.  Cells of the map come
+coarse first, so that a run that is cut short has something of everything.  Sums over the batch
+instead of means need no cells: they are the means at B times the rate with a B-th of the bound (a
+test).
 """
 
 from __future__ import annotations
@@ -40,9 +43,9 @@ PAPER = {100: (0.0, 0.0), 400: (0.0, 0.0), 750: (16.7, 0.0)}
 LENGTHS = (100, 400, 750)
 CONTROL: dict[str, Any] = {"lr": 1e-2, "clip": 1.0}
 BEST: dict[str, Any] = {"initial_state": True, "lr": 1000.0, "refresh_every": 10}
-"""The reading that learns best of those tried: the units at time 0 are input nodes, as the paper has it, the scale is
-SGD's, every step is as long as the bound allows, and kappa serves for ten steps. The rate falls to half of it in a
-million steps."""
+"""The reading that learns best of those tried: the units at time 0 are input nodes, as the paper
+has it, the scale is SGD's, every step is as long as the bound allows, and kappa serves for ten
+steps. The rate falls to half of it in a million steps."""
 LONG_PATHS = 400
 
 
@@ -66,7 +69,8 @@ RATES = {
     "sgd": tuple(10.0**k for k in range(1, -5, -1)),
     "kappa": tuple(10.0**k for k in range(2, -11, -1)),
 }
-"""With the constant, around SGD's own; without, over twelve decades: the constant is 1e-6 at the paper's start."""
+"""With the constant, around SGD's own; without, over twelve decades: the constant is 1e-6 at the
+paper's start."""
 
 SIZES: dict[Scale, dict[str, Any]] = {
     "paper": {"lengths": LENGTHS, "steps": 1_000_000, "seeds": 3, "map_steps": 20_000, "map_length": 100,

@@ -29,8 +29,8 @@ from pathsgd_lab.sweep.cells import RunCell
 LARGE_RATES = (2e-3, 1e-3)
 RATES, PATH_RATES = (1e-2, 5e-3, 2e-3), (5e-3, 3e-3, 5e-4)
 STABILISER = (("recurrent", "paper"), ("beta", 0.05))
-"""From the identity and with beta = 500, as its authors have it, Adam explodes or learns next to nothing in an epoch
-(docs/what-reproduces.md has the figures)."""
+"""From the identity and with beta = 500, as its authors have it, Adam explodes or learns next to
+nothing in an epoch (docs/what-reproduces.md has the figures)."""
 
 TABLE = CharacterTable(
     task="ptb_char",
@@ -94,8 +94,8 @@ def large_seeds_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
 def others_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
     """At laptop scale, the paper's other systems at its size, at the best rates of the small ones, as many steps.
 
-    The norm stabiliser with its authors' weight trains at a tenth of the rates; the Hessian-free net makes far fewer
-    steps in the same time, and has the small size only.
+    The norm stabiliser with its authors' weight trains at a tenth of the rates; the Hessian-free
+    net makes far fewer steps in the same time, and has the small size only.
     """
     if scale != "laptop":
         return []

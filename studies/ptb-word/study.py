@@ -1,8 +1,9 @@
-"""Figure 3, curves: word-level language model on the Penn Treebank, Path-SGD with and without kappa2 against SGD.
+"""Figure 3, curves: words, Path-SGD with and without kappa2 against SGD.
 
-The paper: 200 units, windows of 20, batches of 32, all weights from U[-0.1, 0.1], step sizes by a grid search.  It
-shows training and test error over epochs, as curves without numbers.  We add Adam and PathAdam.  Every run notes
-||kappa2|| / ||kappa1|| at each evaluation, for the ratio after training.
+The paper: 200 units, windows of 20, batches of 32, all weights from U[-0.1, 0.1], step sizes by a
+grid search.  It shows training and test error over epochs, as curves without numbers.  We add Adam
+and PathAdam.  Every run notes ||kappa2|| / ||kappa1|| at each evaluation, for the ratio after
+training.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ EQUAL: dict[str, dict[str, Any]] = {
     "path-sgd": {**LITERAL, "unit": "sgd", "clip": 1.0},
     "path-sgd-both": {**LITERAL, "unit": "sgd", "clip": 1.0},
 }
-"""The paper's three curves on a par: one unit, one bound on the length of the direction, one grid of rates, as many
-steps and seeds."""
+"""The paper's three curves on a par: one unit, one bound on the length of the direction, one grid
+of rates, as many steps and seeds."""
 EQUAL_RATES = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
 SIZES: dict[Scale, dict[str, Any]] = {
     "paper": {"grid": {"epochs": 2.0}, "final": {"epochs": 40.0}, "seeds": 3, "eval_every": 1452},

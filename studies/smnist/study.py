@@ -1,9 +1,10 @@
 """Table 2, last column: sequential MNIST, 784 pixels one by one, 100 units.
 
-The paper: identity start, other weights from U[-0.01, 0.01], rates 1e-2, 1e-3 and 1e-4.  The figures it prints for
-np-RNN, uRNN and LSTM are those of their authors.  Here the plain nets start their other weights from U[-0.3, 0.3] and
-take batches of 32, which is better for all of them within an hour; ``long`` goes on with RNN-Path for three and
-five times as many epochs, and with its nearest rival for five times as many.
+The paper: identity start, other weights from U[-0.01, 0.01], rates 1e-2, 1e-3 and 1e-4.  The
+figures it prints for np-RNN, uRNN and LSTM are those of their authors.  Here the plain nets start
+their other weights from U[-0.3, 0.3] and take batches of 32, which is better for all of them within
+an hour; ``long`` goes on with RNN-Path for three and five times as many epochs, and with its
+nearest rival for five times as many.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ GATED: tuple[tuple[str, str, str, dict[str, Any], tuple[float, ...], float | Non
     ("LSTM", "lstm", "adam", {"batch_size": 32}, (1e-3,), 1.8),
     ("uRNN", "urnn", "rmsprop", {"batch_size": 32, "hidden": 512}, (1e-3,), 4.9),
 )
-"""Batches as the plain nets have; each step takes many times as long as theirs, so that there are fewer epochs."""
+"""Batches as the plain nets have; each step takes many times as long as theirs, so that there are
+fewer epochs."""
 LETTER: dict[str, Any] = {"batch_size": 16, "decay": "constant"}
 """The paper's protocol: its start, its rates, a constant rate."""
 RULE: dict[str, Any] = {**LETTER, "initial_state": True, "clip": 0.03}
@@ -67,7 +69,8 @@ SHORT_STEPS: dict[str, Any] = {
     "lr": 1000.0,
     "refresh_every": 10,
 }
-"""Every step as long as the bound allows, 0.003, and kappa ten steps old: what learns the adding problem at T = 750."""
+"""Every step as long as the bound allows, 0.003, and kappa ten steps old: what learns the adding
+problem at T = 750."""
 FAIR_RATES = (2.5e-4, 1e-4)
 LONG_LABELS = {
     "path-adam-relative": "RNN-Path, PathAdam, for longer",

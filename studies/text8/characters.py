@@ -1,6 +1,7 @@
-"""What the two character-level experiments share: systems, grids, tables, and the share of the gap that is closed.
+"""What the two character-level studies share: systems, grids, tables.
 
-The paper's systems: plain nets with 2048 units, an LSTM with 1024, Adam or Path-Adam, rates 1e-3, 5e-4 and 1e-4.  At
+The paper's systems: plain nets with 2048 units, an LSTM with 1024, Adam or Path-Adam, rates 1e-3,
+5e-4 and 1e-4.  At
 ``laptop`` scale the sizes are a quarter of that.
 """
 
@@ -27,9 +28,11 @@ from pathsgd_lab.sweep.cells import RunCell
 from pathsgd_lab.sweep.results import Filed
 
 TO_THE_LETTER = (("clip", 0.0), ("refresh_every", 1), ("beta2", 0.999))
-"""The paper's Path-Adam as printed: Adam with its usual beta2 on grad / kappa, kappa at every step, no bound."""
+"""The paper's Path-Adam as printed: Adam with its usual beta2 on grad / kappa, kappa at every step,
+no bound."""
 CLIPPED = (("clip", 1.0), ("refresh_every", 10), ("beta2", 0.99))
-"""The same idea with what PathAdam has: a bound on the dual norm, kappa every tenth step, a shorter memory."""
+"""The same idea with what PathAdam has: a bound on the dual norm, kappa every tenth step, a shorter
+memory."""
 PAPER_RATES = (1e-3, 5e-4, 1e-4)
 """The paper's grid on text."""
 
@@ -66,7 +69,8 @@ class CharacterTable:
     paper_ref: str
     rows: tuple[CharacterRow, ...]
     sizes: dict[Scale, dict[str, Any]]
-    """Per scale: settings of all runs, and hidden, gated_hidden, grid and final (budgets), seeds (of the finals)."""
+    """Per scale: settings of all runs, and hidden, gated_hidden, grid and final (budgets), seeds
+    (of the finals)."""
     next_lower: bool = True
     """Whether the longer runs are made at the next lower rate as well."""
 

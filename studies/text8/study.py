@@ -1,7 +1,7 @@
 """Table 3, right column: text8 by characters, windows of 180.
 
-At laptop scale every system sees the same number of characters: 2.3 million in the grid of rates, 11.5 million in the
-final run (64 rows of 180 characters a step).
+At laptop scale every system sees the same number of characters: 2.3 million in the grid of rates,
+11.5 million in the final run (64 rows of 180 characters a step).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The page in a real browser: nothing runs but its own scripts, and those do their work under its policy."""
+"""The page in a real browser: nothing runs but its own scripts, and those do their work under its
+policy."""
 
 from __future__ import annotations
 

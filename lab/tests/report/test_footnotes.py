@@ -1,4 +1,5 @@
-"""A table says beside a number where its rate, its seeds or its clip are not those of its neighbours."""
+"""A table says beside a number where its rate, its seeds or its clip are not those of its
+neighbours."""
 
 from __future__ import annotations
 

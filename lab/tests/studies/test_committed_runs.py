@@ -1,4 +1,5 @@
-"""The runs that the tables are made from: all readable, in order, marked, and true to their settings."""
+"""The runs that the tables are made from: all readable, in order, marked, and true to their
+settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every table and figure of the paper at smoke scale: its runs, its part of the report, the page in a browser."""
+"""Every table and figure of the paper at smoke scale: its runs, its part of the report, the page in
+a browser."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a reader must know beside a number: notes below a table, with marks where they belong.
 
-A number is best at its own learning rate, over its own seeds, with its own clip.  A table that sets such numbers side
-by side says where these are not alike:
+A number is best at its own learning rate, over its own seeds, with its own clip.  A table that sets
+such numbers side by side says where these are not alike:
 
     rate    the best one is the lowest, the highest or the only one that was tried: a better one may lie outside
     seeds   fewer than another row of the table has

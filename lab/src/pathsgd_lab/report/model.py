@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathsgd_lab.report.robustness import RobustnessMap
 from pathsgd_lab.run.record import Record
 
-# Okabe and Ito's eight colours, told apart by colour-blind readers too (yellow last: it is hard to see on white).
+# Okabe and Ito's eight colours, told apart by colour-blind readers too (yellow last: it is hard to
+# see on white).
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#F0E442")
 VERDICT_COLOURS = {"solved": "#009E73", "stalled": "#E69F00", "diverged": "#D55E00"}
 UNKNOWN_COLOUR = "#EEEEEE"

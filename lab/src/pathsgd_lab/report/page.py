@@ -2,9 +2,10 @@
 
 Every number links to the record it was made from, at the end of the page.
 
-What users and files supply (names of folders, settings, details) reaches the page in three ways only: through the
-template, which escapes it; as JSON in an element that is no script; and as plotly's texts, whose marks are escaped
-(``drawings.label``). The page's policy lets nothing run but the two scripts below, known by their checksums.
+What users and files supply (names of folders, settings, details) reaches the page in three ways
+only: through the template, which escapes it; as JSON in an element that is no script; and as
+plotly's texts, whose marks are escaped (``drawings.label``). The page's policy lets nothing run but
+the two scripts below, known by their checksums.
 """
 
 from __future__ import annotations

@@ -136,7 +136,8 @@ def heat_picture(panels: Sequence[HeatData], path: Path, label: str) -> None:
 
 
 def _write(drawing: plt.Figure, path: Path) -> None:
-    # The same picture has the same bytes: names within it do not depend on chance, and it has no date.
+    # The same picture has the same bytes: names within it do not depend on chance, and it has no
+    # date.
     content, kind = io.BytesIO(), path.suffix.removeprefix(".")
     undated = {"Date": None} if kind == "svg" else None
     try:

@@ -1,7 +1,7 @@
 """The robustness map: which (learning rate, seed, initial scale) cells solve, stall or diverge.
 
-A row is a way to train (whatever differs between the records except rate and seed), a column a learning rate, a cell
-the verdicts over seeds.
+A row is a way to train (whatever differs between the records except rate and seed), a column a
+learning rate, a cell the verdicts over seeds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ VERDICTS: tuple[Verdict, ...] = ("solved", "stalled", "diverged")
 
 
 WORSE_THAN_CHANCE = 10.0
-"""A run whose last validation is so many times worse than guessing has blown up, if not all the way to infinity."""
+"""A run whose last validation is so many times worse than guessing has blown up, if not all the way
+to infinity."""
 
 
 def verdict(record: Record) -> Verdict:

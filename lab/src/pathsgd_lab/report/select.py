@@ -1,4 +1,4 @@
-"""From many records to the few that a table shows: groups over seeds, the best group by validation, means."""
+"""From many records to those of a table: groups over seeds, the best by validation."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def score(record: Record) -> float:
 def best_group(records: Sequence[Record]) -> list[Record]:
     """The group over seeds with the best mean validation, among those with the most seeds.
 
-    A rate that was tried on one seed only does not compete with one that was tried on five.  Where every group has a
-    run that diverged, the group with the fewest of them; of several such groups the best by its other runs, and where
-    there are none the group that lasted longest.
+    A rate that was tried on one seed only does not compete with one that was tried on five.  Where
+    every group has a run that diverged, the group with the fewest of them; of several such groups
+    the best by its other runs, and where there are none the group that lasted longest.
     """
     candidates = list(groups(records).values())
     most = max(map(len, candidates))

@@ -1,4 +1,4 @@
-"""Sections for sweeps that belong to no table of the paper: a table of methods, and a robustness map."""
+"""Sections for sweeps: a table of methods, and a robustness map."""
 
 from __future__ import annotations
 

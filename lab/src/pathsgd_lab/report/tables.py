@@ -51,7 +51,8 @@ def comparison(
 ) -> TableData:
     """One line per row: the method's best learning rate by validation, its test metric over seeds.
 
-    tried: all runs, where ``filed`` are those that earlier, shorter ones chose the rates of; None: ``filed`` are all.
+    tried: all runs, where ``filed`` are those that earlier, shorter ones chose the rates of; None:
+    ``filed`` are all.
     """
     records = [f.record for f in filed]
     chosen = [[r for r in records if row.wanted(r.spec)] for row in rows]

@@ -6,8 +6,8 @@
 
 A sweep and a study keep records as lines of one table (sweep/results.py).
 
-Numbers that JSON lacks are written as the strings "inf", "-inf" and "nan".  Nothing says on which host or in which
-directory a run was made.
+Numbers that JSON lacks are written as the strings "inf", "-inf" and "nan".  Nothing says on which
+host or in which directory a run was made.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Point:
     metrics: dict[str, float]
     """The task's metric on each split that was evaluated."""
     geometry: dict[str, float] = field(default_factory=dict)
-    """log gamma^2, ||kappa2|| / ||kappa1|| of the recurrent matrix and its growth rate, where asked for."""
+    """log gamma^2, ||kappa2|| / ||kappa1|| of the recurrent matrix and its growth rate, where asked
+    for."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ class Record:
     seconds: float
     cpu_seconds: float
     metrics: dict[str, float]
-    """The final figures: validation and test, of the best or the last parameters as the spec says."""
+    """The final figures: validation and test, of the best or the last parameters as the spec
+    says."""
     best_step: int
     """Step of the parameters that the final figures are of."""
     parameters: int
@@ -87,7 +89,8 @@ class Record:
     machine: Machine
     versions: dict[str, str]
     commit: str
-    """Commit of the source, with a + if there were changes beyond it; empty where it is not known."""
+    """Commit of the source, with a + if there were changes beyond it; empty where it is not
+    known."""
     started: str
     """Date and time (UTC) of the start."""
     resumed: int = 0

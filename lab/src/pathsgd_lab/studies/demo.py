@@ -1,9 +1,10 @@
-"""The demonstration: one plain ReLU net, one task, four optimisers, two ways to write down the same start.
+"""The demonstration: one ReLU net, one task, four optimisers, two scalings of one start.
 
-The adding problem at T = 100 with 100 units.  Each optimiser trains the net twice: from the start as drawn, and from
-the same function with its units rescaled by random powers of two between 1/1000 and 1000.  A method that depends on how
-the function is written down learns differently from the second start; a method in path geometry does not.  Powers of
-two, because they round nothing: other factors change the last bits of the weights, of which long training makes much.
+The adding problem at T = 100 with 100 units.  Each optimiser trains the net twice: from the start
+as drawn, and from the same function with its units rescaled by random powers of two between 1/1000
+and 1000.  A method that depends on how the function is written down learns differently from the
+second start; a method in path geometry does not.  Powers of two, because they round nothing: other
+factors change the last bits of the weights, of which long training makes much.
 """
 
 from __future__ import annotations

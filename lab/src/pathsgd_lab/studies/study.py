@@ -88,10 +88,11 @@ def at_best_rate(
 ) -> list[RunSpec]:
     """For each method among ``specs``, its candidate with the best validation, with some settings changed.
 
-    A method is what differs in more than learning rate and seed.  A method without records is left out: its grid has
-    not been run (yet), so nothing is known of its best rate.
+    A method is what differs in more than learning rate and seed.  A method without records is left
+    out: its grid has not been run (yet), so nothing is known of its best rate.
 
-    next_lower: also the candidates at the next lower rate, which often overtake in a run that is much longer.
+    next_lower: also the candidates at the next lower rate, which often overtake in a run that is
+    much longer.
     """
     known = {record.hash: record for record in records}
     chosen = []

@@ -1,4 +1,4 @@
-"""Studies that are sweeps: what is run is written as commands, what is shown is a table of methods."""
+"""Studies that are sweeps: commands say what is run, a table of methods is shown."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True)
 class System(ABC):
-    """Settings of a system: frozen dataclasses, one file each, listed in ``SYSTEMS``."""
+    """Settings of a system: frozen dataclasses, listed in ``SYSTEMS``."""
 
     hidden: int | None = None
     """Recurrent units; None: the number the paper uses on the task."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pathsgd_lab.systems.base import Losses, SequenceNet
-from pathsgd_lab.systems.plain import PlainSystem, Recurrent, RecurrentNet
+from pathsgd_lab.systems.plain import PlainSystem, Recurrent
 from pathsgd_lab.tasks.base import Batch, State, Task
 
 
@@ -36,9 +36,6 @@ class NormStabilizerSystem(PlainSystem):
     """Initial recurrent matrix."""
     beta: float = 500.0
     """Weight of the penalty."""
-
-    def _build(self, task: Task) -> RecurrentNet:
-        return self._make(task, "relu")
 
     def penalty(self, hidden: Tensor, initial: Tensor | None = None) -> Tensor:
         """The penalty of hidden states (T, B, H) that followed ``initial`` (B, H), zero if None."""

@@ -19,11 +19,13 @@ can read.  The all-ones input over a vocabulary is the sum of all squared rows o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import orthogonal
 
 from pathsgd.nn import RNN, init
 from pathsgd_lab.systems.base import SequenceNet, System, symbol_table
@@ -72,6 +74,8 @@ class RecurrentNet(SequenceNet):
 class PlainSystem(System):
     """Settings of a plain recurrent net, by default the paper's for the task."""
 
+    nonlinearity: ClassVar[Nonlinearity] = "relu"
+
     recurrent: Recurrent = "paper"
     """Initial recurrent matrix."""
     gain: float = 1.0
@@ -82,9 +86,8 @@ class PlainSystem(System):
     """Half-width of the uniform initial input and output weights; None: the paper's for the
     task."""
 
-    def _make(self, task: Task, nonlinearity: Nonlinearity) -> RecurrentNet:
-        """The net with these settings."""
-        net = RecurrentNet(task, self.hidden or task.paper.hidden, nonlinearity)
+    def _build(self, task: Task) -> RecurrentNet:
+        net = RecurrentNet(task, self.hidden or task.paper.hidden, self.nonlinearity)
         kind = task.paper.recurrent if self.recurrent == "paper" else self.recurrent
         half_width = (
             task.paper.recurrent_range if self.recurrent_range is None else self.recurrent_range
@@ -113,3 +116,119 @@ def set_recurrent(weight: Tensor, kind: Recurrent, half_width: float) -> None:
         init.normalized_positive_(weight)
     else:
         raise ValueError(f"unknown initial recurrent matrix {kind!r}")
+
+
+@dataclass(frozen=True)
+class RnnPathSystem(PlainSystem):
+    """Plain ReLU net, path-normalised steps.
+
+    Follows section 5 of the paper: identity recurrent matrix and U[-0.01, 0.01] elsewhere on the
+    synthetic tasks and
+    MNIST, uniform matrices on text.  Deviates: the default optimiser is Path-Adam everywhere (the
+    paper uses Path-SGD on the synthetic tasks and MNIST; say ``path-sgd`` for that), and there are
+    biases, starting at zero.
+    """
+
+    name: ClassVar[str] = "rnn_path"
+    title: ClassVar[str] = "RNN-Path"
+    optimiser: ClassVar[str] = "path-adam"
+    path_rules: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class RnnReluSystem(PlainSystem):
+    """Plain ReLU net, ordinary steps: the same net and initial values as RNN-Path.
+
+    Follows Neyshabur et al. (2016), section 5.3: 2048 units, recurrent U[-0.01, 0.01], others
+    U[-0.2, 0.2], Adam.
+    Deviates: biases, starting at zero, which the paper does not mention.
+    """
+
+    name: ClassVar[str] = "rnn_relu"
+    title: ClassVar[str] = "RNN-ReLU"
+    path_rules: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class RnnTanhSystem(PlainSystem):
+    """Plain tanh net.
+
+    Follows Neyshabur et al. (2016), section 5.3: 2048 units, Adam.  The paper gives initial values
+    for its ReLU nets only; here the tanh net has the same.
+    """
+
+    name: ClassVar[str] = "rnn_tanh"
+    title: ClassVar[str] = "RNN-tanh"
+    nonlinearity: ClassVar[Nonlinearity] = "tanh"
+
+
+@dataclass(frozen=True)
+class IrnnSystem(PlainSystem):
+    """Plain ReLU net with W_rec = I, b = 0 and SGD.
+
+    Follows Le et al. (2015) for the recurrent matrix and biases, and Neyshabur et al. (2016) for
+    the other weights: U[-0.01, 0.01] on every task (Le et al. draw them from a Gaussian with
+    standard deviation 0.001).
+    """
+
+    name: ClassVar[str] = "irnn"
+    title: ClassVar[str] = "IRNN"
+    optimiser: ClassVar[str] = "sgd"
+    path_rules: ClassVar[bool] = True
+
+    recurrent: Recurrent = "identity"
+    """Initial recurrent matrix."""
+    others_range: float | None = 0.01
+    """Half-width of the uniform initial input and output weights; None: the paper's for the
+    task."""
+
+
+@dataclass(frozen=True)
+class NpRnnSystem(PlainSystem):
+    """Plain ReLU net with W_rec = (A + I) / lambda_max(A + I), A = R^T R / H, R ~ N(0, 1).
+
+    Largest eigenvalue 1, all others in (0, 1): one direction is kept, the rest decays.
+    Follows Talathi and Vartak (2015) also in the input weights, alpha N(0, 1) / H, that is of
+    standard deviation alpha / H and not alpha / sqrt(H), with alpha = sqrt(2) exp(1.2 / (max(H, 6)
+    - 2.4)) (the factor of Sussillo and
+    Abbott, 2014).  Deviates: output weights from N(0, 2 / (H + O)) (Glorot and Bengio, 2010), where
+    public re-implementations differ among each other.  ``others_range`` replaces both by a uniform
+    draw.
+    """
+
+    name: ClassVar[str] = "np_rnn"
+    title: ClassVar[str] = "np-RNN"
+    optimiser: ClassVar[str] = "rmsprop"
+    path_rules: ClassVar[bool] = True
+
+    recurrent: Recurrent = "normalised-positive"
+    """Initial recurrent matrix."""
+    others_range: float | None = None
+    """Half-width of uniform initial input and output weights, instead of Talathi and Vartak's."""
+
+    def _build(self, task: Task) -> RecurrentNet:
+        net = super()._build(task)
+        if self.others_range is None:
+            hidden = net.rnn.hidden_size
+            alpha = math.sqrt(2.0) * math.exp(1.2 / (max(hidden, 6) - 2.4))
+            with torch.no_grad():
+                net.input_matrix.normal_(0.0, alpha / hidden)
+                net.readout.weight.normal_(0.0, math.sqrt(2.0 / (hidden + task.output_size)))
+        return net
+
+
+@dataclass(frozen=True)
+class OrthogonalRnnSystem(PlainSystem):
+    """Plain ReLU net with an orthogonal recurrent matrix, the exponential of a skew-symmetric one.
+
+    Every singular value is one, at every step of training. The start is the plain net's, made
+    orthogonal.
+    """
+
+    name: ClassVar[str] = "orthogonal_rnn"
+    title: ClassVar[str] = "RNN, orthogonal"
+
+    def _build(self, task: Task) -> RecurrentNet:
+        net = super()._build(task)
+        orthogonal(net.rnn, "weight_hh_l0")
+        return net

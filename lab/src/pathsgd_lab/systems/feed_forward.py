@@ -1,9 +1,8 @@
 """Nets without recurrence: a dense one, the autoencoder and a small convolutional one.
 
 They read a whole sequence (T, B, I) at once, as one vector of T * I numbers (or as an image), and
-answer once; text,
-which wants an answer at every step, is not for them.  A digit of sequential MNIST is a sequence of
-pixels, so that ``mlp`` on ``smnist`` is the usual dense net on MNIST.
+answer once; text, which wants an answer at every step, is not for them.  A digit of sequential
+MNIST is a sequence of pixels, so that ``mlp`` on ``smnist`` is the usual dense net on MNIST.
 
 Initial values are He's: each layer N(0, 2 / inputs), the readout N(0, 1 / inputs), biases 0.
 """
@@ -114,8 +113,7 @@ class CnnSystem(FeedForwardSystem):
     """Two convolutions with pooling and two dense layers, for images read pixel by pixel.
 
     The shape of the net 2c2d of DeepOBS (Schneider et al., 2019): 5 x 5 kernels, pooling by 2, 32
-    and 64 channels, 1024
-    units.  Deviates: He's initial values.
+    and 64 channels, 1024 units.  Deviates: He's initial values.
     """
 
     name: ClassVar[str] = "cnn"

@@ -74,9 +74,8 @@ class LstmSystem(GatedSystem):
     """One LSTM layer.
 
     Follows Neyshabur et al. (2016), section 5.3: orthogonal recurrent matrices (one per gate; Saxe
-    et al., 2013),
-    U[-0.01, 0.01] elsewhere, 1024 units on text, Adam.  Deviates: the forget gate's bias starts at
-    1 (Jozefowicz et al., 2015), the paper names no value; no peepholes.
+    et al., 2013), U[-0.01, 0.01] elsewhere, 1024 units on text, Adam.  Deviates: the forget gate's
+    bias starts at 1 (Jozefowicz et al., 2015), the paper names no value; no peepholes.
     """
 
     name: ClassVar[str] = "lstm"

@@ -23,9 +23,8 @@ class NormStabilizerSystem(PlainSystem):
     Follows Krueger and Memisevic (2015): the penalty, beta = 500, and a recurrent matrix that
     starts from the identity.
     Deviates: the figure that Neyshabur et al. (2016) quote is of a rectifier with a threshold
-    ("TRec"); here it is the
-    ordinary one.  Input and output weights start as for RNN-ReLU, with Adam.  With a carried state,
-    h_0 is the last state of the previous window.
+    ("TRec"); here it is the ordinary one.  Input and output weights start as for RNN-ReLU, with
+    Adam.  With a carried state, h_0 is the last state of the previous window.
     """
 
     name: ClassVar[str] = "norm_stabilizer"

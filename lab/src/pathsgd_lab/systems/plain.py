@@ -6,7 +6,7 @@
     W_in (H, I)   W_rec (H, H)   b = bias_ih + bias_hh (H,)   W_out (O, H)
 
 Symbols enter as one-hot vectors, as in the paper: x_t in {0, 1}^V and W_in has a column per symbol.
- A symbol looks up its row of a table E (V, .), and W_in x_t = M E^T x_t, where one of E and M is
+A symbol looks up its row of a table E (V, .), and W_in x_t = M E^T x_t, where one of E and M is
 fixed at the identity, the cheaper one:
 
 - V <= H: E = I, M = W_in is learned.  At V = 50, H = 512 the product adds a tenth of the time.
@@ -123,10 +123,9 @@ class RnnPathSystem(PlainSystem):
     """Plain ReLU net, path-normalised steps.
 
     Follows section 5 of the paper: identity recurrent matrix and U[-0.01, 0.01] elsewhere on the
-    synthetic tasks and
-    MNIST, uniform matrices on text.  Deviates: the default optimiser is Path-Adam everywhere (the
-    paper uses Path-SGD on the synthetic tasks and MNIST; say ``path-sgd`` for that), and there are
-    biases, starting at zero.
+    synthetic tasks and MNIST, uniform matrices on text.  Deviates: the default optimiser is
+    Path-Adam everywhere (the paper uses Path-SGD on the synthetic tasks and MNIST; say ``path-sgd``
+    for that), and there are biases, starting at zero.
     """
 
     name: ClassVar[str] = "rnn_path"

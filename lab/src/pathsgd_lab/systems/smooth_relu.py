@@ -50,10 +50,9 @@ class SmoothReluSystem(System):
     """Plain net with the smooth rectifier (x + sqrt(x^2 + eps)) / 2.
 
     Follows Pachitariu and Sahani (2013), as Neyshabur et al. (2016) quote them, in the idea alone:
-    a plain net with a
-    rectifier that has no corner.  The form of the unit and eps are our choice; eps = 1e-4 bends the
-    rectifier within about 0.01 of zero, f(0) = 0.005.  Deviates further: initial values as for
-    RNN-ReLU, Adam instead of SGD with momentum, no dropout.
+    a plain net with a rectifier that has no corner.  The form of the unit and eps are our choice;
+    eps = 1e-4 bends the rectifier within about 0.01 of zero, f(0) = 0.005.  Deviates further:
+    initial values as for RNN-ReLU, Adam instead of SGD with momentum, no dropout.
     """
 
     name: ClassVar[str] = "smooth_relu"

@@ -5,15 +5,12 @@
     y_t = U [Re h_t; Im h_t] + b_out
     W   = D3 R2 F^-1 D2 Pi R1 F D1
 
-    D_k = diag(exp(i theta_k))     R_k = I - 2 v_k v_k^* /
-    v_k
-    ^2     F unitary Fourier transform
+    D_k = diag(exp(i theta_k))     R_k = I - 2 v_k v_k^* / |v_k|^2     F unitary Fourier transform
     Pi  a fixed permutation        learned: theta (3, H), v (2, H) complex, b (H), V, U, b_out, h_0
 
 Applied factor by factor W costs O(H log H) a step, but eight small operations; over many steps it
-is cheaper to
-multiply the factors out once per sequence and apply W as a matrix.  That is done in complex128, so
-that W is unitary to the last digits of the complex64 it is then used in.
+is cheaper to multiply the factors out once per sequence and apply W as a matrix.  That is done in
+complex128, so that W is unitary to the last digits of the complex64 it is then used in.
 """
 
 from __future__ import annotations
@@ -105,11 +102,10 @@ class UrnnSystem(System):
     """Unitary evolution net: the full product D3 R2 F^-1 D2 Pi R1 F D1, modReLU, RMSprop.
 
     Follows Arjovsky et al. (2015): 512 complex units, phases from U[-pi, pi], reflection vectors
-    from U[-1, 1], input
-    and output weights as Glorot and Bengio (2010), b = 0, h_0 learned from U[-sqrt(3 / 2H), sqrt(3
-    / 2H)].  Deviates from the authors' public program, which leaves the Fourier transforms out,
-    adds a learned real scale, and draws phases and reflections from Glorot and Bengio's range, b
-    from U[-0.01, 0.01] and h_0 from a range sqrt(2) wider.
+    from U[-1, 1], input and output weights as Glorot and Bengio (2010), b = 0, h_0 learned from
+    U[-sqrt(3 / 2H), sqrt(3 / 2H)].  Deviates from the authors' public program, which leaves the
+    Fourier transforms out, adds a learned real scale, and draws phases and reflections from Glorot
+    and Bengio's range, b from U[-0.01, 0.01] and h_0 from a range sqrt(2) wider.
     """
 
     name: ClassVar[str] = "urnn"

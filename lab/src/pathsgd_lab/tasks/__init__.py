@@ -19,7 +19,6 @@ from pathsgd_lab.tasks.base import (
     BatchStream,
     Metric,
     PaperSettings,
-    SequenceModel,
     Split,
     State,
     Task,
@@ -35,36 +34,15 @@ from pathsgd_lab.tasks.smnist import PermutedMnistTask, SequentialMnistTask
 from pathsgd_lab.tasks.text8 import Text8Task
 
 TASKS: dict[str, type[Task]] = {
-    "adding": AddingTask,
-    "copy": CopyTask,
-    "smnist": SequentialMnistTask,
-    "psmnist": PermutedMnistTask,
-    "ptb_word": PtbWordTask,
-    "ptb_char": PtbCharTask,
-    "text8": Text8Task,
-    "mnist_autoencoder": MnistAutoencoderTask,
-    "decision": DecisionTask,
-}
+    task.name: task
+    for task in (
+        AddingTask, CopyTask, SequentialMnistTask, PermutedMnistTask, PtbWordTask, PtbCharTask,
+        Text8Task, MnistAutoencoderTask, DecisionTask,
+    )
+}  # fmt: skip
 
 __all__ = [
-    "TASKS",
-    "AddingTask",
-    "Batch",
-    "BatchStream",
-    "CopyTask",
-    "DecisionTask",
-    "Metric",
-    "MnistAutoencoderTask",
-    "PaperSettings",
-    "PermutedMnistTask",
-    "PtbCharTask",
-    "PtbWordTask",
-    "SequenceModel",
-    "SequentialMnistTask",
-    "Split",
-    "State",
-    "Task",
-    "TaskData",
-    "Text8Task",
-    "detach_state",
-]
+    "TASKS", "AddingTask", "Batch", "BatchStream", "CopyTask", "DecisionTask", "Metric",
+    "MnistAutoencoderTask", "PaperSettings", "PermutedMnistTask", "PtbCharTask", "PtbWordTask",
+    "SequentialMnistTask", "Split", "State", "Task", "TaskData", "Text8Task", "detach_state",
+]  # fmt: skip

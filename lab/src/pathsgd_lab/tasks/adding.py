@@ -35,6 +35,16 @@ class AddingTask(Task):
     name: ClassVar[str] = "adding"
     title: ClassVar[str] = "Adding problem"
     paper: ClassVar[PaperSettings] = PaperSettings()
+    input_size = 2
+    """The number and its marker."""
+    output_size = 1
+    """The sum."""
+    chance = 1.0 / 6.0
+    """2 Var(U[0, 1])."""
+    solved = 1e-3
+    """The paper prints 100 MSE to one decimal; one unit of that last digit."""
+    target_mean = 1.0
+    """Two numbers with mean 1/2."""
 
     length: int = 100
     """T: steps per sequence. The paper uses 100, 400 and 750."""
@@ -53,31 +63,6 @@ class AddingTask(Task):
             raise ValueError(f"the adding problem needs at least 2 steps, got length={self.length}")
         if min(self.train_size, self.valid_size, self.test_size) < 0:
             raise ValueError("train_size, valid_size and test_size cannot be negative")
-
-    @property
-    def input_size(self) -> int:
-        """The number and its marker."""
-        return 2
-
-    @property
-    def output_size(self) -> int:
-        """The sum."""
-        return 1
-
-    @property
-    def chance(self) -> float:
-        """2 Var(U[0, 1])."""
-        return 1.0 / 6.0
-
-    @property
-    def solved(self) -> float:
-        """The paper prints 100 MSE to one decimal; one unit of that last digit."""
-        return 1e-3
-
-    @property
-    def target_mean(self) -> float:
-        """Two numbers with mean 1/2."""
-        return 1.0
 
     def prepare(self, data_dir: Path | str | None = None) -> AddingData:
         """Nothing to load; sets are made when first asked for."""
@@ -128,10 +113,8 @@ class FreshStream(BatchStream):
         generator = generator_for(self.seed, block)
         numbers = torch.rand(count, length, self.batch_size, generator=generator)
         sequences = count * self.batch_size
-        positions = marker_positions(sequences, length, self.task.markers, generator).view(
-            2, count, self.batch_size
-        )
-        inputs, targets = with_markers(numbers, positions)
+        positions = marker_positions(sequences, length, self.task.markers, generator)
+        inputs, targets = with_markers(numbers, positions.view(2, count, self.batch_size))
         self._batches = list(zip(inputs.unbind(0), targets.unbind(0), strict=True))
 
     def next(self) -> Batch:
@@ -158,13 +141,8 @@ class FreshStream(BatchStream):
 
     def state_dict(self) -> dict[str, int]:
         """Position: block, its length and number of batches, batches used of it and in all."""
-        return {
-            "block": self._block,
-            "length": self._length,
-            "count": self._count,
-            "used": self._used,
-            "drawn": self._drawn,
-        }
+        names = "block", "length", "count", "used", "drawn"
+        return {name: getattr(self, f"_{name}") for name in names}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue from a position that ``state_dict`` gave."""
@@ -219,11 +197,7 @@ class AddingData(TaskData):
 
     task: AddingTask
     # Keys of the fixed sets: far from the small integers that people use as seeds.
-    _keys: ClassVar[dict[str, int]] = {
-        "train": 0x7261_696E,
-        "valid": 0x7661_6C69,
-        "test": 0x7465_7374,
-    }
+    _keys: ClassVar = {"train": 0x7261_696E, "valid": 0x7661_6C69, "test": 0x7465_7374}
 
     def __init__(self, task: AddingTask) -> None:
         super().__init__(task)
@@ -234,12 +208,8 @@ class AddingData(TaskData):
     def fixed_set(self, split: Split) -> FixedSet:
         """The fixed set of a split, made when first asked for."""
         if split not in self._sets:
-            sizes = {
-                "train": self.task.train_size,
-                "valid": self.task.valid_size,
-                "test": self.task.test_size,
-            }
-            self._sets[split] = FixedSet(self.task, sizes[split], self._keys[split])
+            size: int = getattr(self.task, f"{split}_size")
+            self._sets[split] = FixedSet(self.task, size, self._keys[split])
         return self._sets[split]
 
     def stream(self, batch_size: int, seed: int) -> BatchStream:

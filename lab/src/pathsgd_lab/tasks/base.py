@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +73,27 @@ class BatchStream(ABC):
         raise ValueError(
             f"{type(self).__name__} has sequences of one length only; remove the length curriculum"
         )
+
+
+class CountedStream(BatchStream):
+    """A stream whose next batch follows from the number of batches drawn so far."""
+
+    drawn = 0
+    per_epoch = 1
+    """Batches of one pass; 1 for fresh sequences, whose epochs are batches."""
+
+    @property
+    def epoch(self) -> float:
+        """Passes, or batches, so far."""
+        return self.drawn / self.per_epoch
+
+    def state_dict(self) -> dict[str, int]:
+        """Batches drawn."""
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue from a position that ``state_dict`` gave."""
+        self.drawn = state["drawn"]
 
 
 class TaskData(ABC):
@@ -232,14 +253,6 @@ class Task(ABC):
         # A diverging model can have a loss beyond exp's range: its perplexity is infinite, not an
         # exception.
         return math.exp(mean) if mean < 700.0 else math.inf
-
-
-class SequenceModel(Protocol):
-    """What ``System.build`` returns behaves like this (and is an ``nn.Module``)."""
-
-    def __call__(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Outputs and the state after the last step."""
-        ...
 
 
 def detach_state(state: State) -> State:

@@ -22,7 +22,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pathsgd_lab.tasks.base import Batch, BatchStream, Metric, PaperSettings, Split, Task, TaskData
+from pathsgd_lab.tasks.base import (
+    Batch,
+    CountedStream,
+    Metric,
+    PaperSettings,
+    Split,
+    Task,
+    TaskData,
+)
 from pathsgd_lab.tasks.sampling import generator_for
 
 SYMBOLS, BLANK, DELIMITER = 8, 8, 9
@@ -39,6 +47,14 @@ class CopyTask(Task):
     every_step: ClassVar[bool] = True
     metric: ClassVar[Metric] = "error_percent"
     paper: ClassVar[PaperSettings] = PaperSettings(batch_size=20)
+    input_size = SYMBOLS + 2
+    """Eight symbols, blank, delimiter."""
+    output_size = SYMBOLS + 1
+    """Eight symbols and the blank."""
+    chance = 100.0 * (1.0 - 1.0 / SYMBOLS)
+    """Seven in eight wrong."""
+    solved = 1.0
+    """One symbol in a hundred wrong."""
 
     lag: int = 100
     """T: steps between the symbols and the delimiter (100, 200, 300 and 500 in Arjovsky et al.)."""
@@ -52,29 +68,9 @@ class CopyTask(Task):
             raise ValueError(f"the copy task needs a lag of at least 1, got {self.lag}")
 
     @property
-    def input_size(self) -> int:
-        """Eight symbols, blank, delimiter."""
-        return SYMBOLS + 2
-
-    @property
-    def output_size(self) -> int:
-        """Eight symbols and the blank."""
-        return SYMBOLS + 1
-
-    @property
     def length(self) -> int:
         """Symbols, lag and answer."""
         return self.lag + 2 * MEMORY
-
-    @property
-    def chance(self) -> float:
-        """Seven in eight wrong."""
-        return 100.0 * (1.0 - 1.0 / SYMBOLS)
-
-    @property
-    def solved(self) -> float:
-        """One symbol in a hundred wrong."""
-        return 1.0
 
     def tally(self, outputs: Tensor, targets: Tensor) -> tuple[float, int]:
         """Wrong symbols among the last ten steps, where blank is never right."""
@@ -96,19 +92,18 @@ def sequences(symbols: Tensor, lag: int) -> Batch:
     return Batch(inputs, targets, carry=False)
 
 
-class CopyStream(BatchStream):
+class CopyStream(CountedStream):
     """Sequences never seen before; batch k is a function of (seed, k)."""
 
     def __init__(self, task: CopyTask, batch_size: int, seed: int) -> None:
         if batch_size < 1:
             raise ValueError(f"batch size must be at least 1, got {batch_size}")
-        self.batch_size, self.seed = batch_size, seed
-        self._lag, self._drawn = task.lag, 0
+        self.batch_size, self.seed, self._lag = batch_size, seed, task.lag
 
     def next(self) -> Batch:
         """The next batch."""
-        generator = generator_for(self.seed, self._drawn)
-        self._drawn += 1
+        generator = generator_for(self.seed, self.drawn)
+        self.drawn += 1
         return sequences(
             torch.randint(SYMBOLS, (MEMORY, self.batch_size), generator=generator), self._lag
         )
@@ -121,18 +116,14 @@ class CopyStream(BatchStream):
             )
         self._lag = length - 2 * MEMORY
 
-    @property
-    def epoch(self) -> float:
-        """Batches drawn so far."""
-        return float(self._drawn)
-
     def state_dict(self) -> dict[str, int]:
         """Batches drawn and the present lag."""
-        return {"drawn": self._drawn, "lag": self._lag}
+        return {**super().state_dict(), "lag": self._lag}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue from a position that ``state_dict`` gave."""
-        self._drawn, self._lag = state["drawn"], state["lag"]
+        super().load_state_dict(state)
+        self._lag = state["lag"]
 
 
 class CopyData(TaskData):
@@ -147,11 +138,11 @@ class CopyData(TaskData):
     def eval_batches(self, split: Split, batch_size: int | None = None) -> Iterator[Batch]:
         """The fixed set of a split."""
         self.check_split(split)
-        key, count = (
-            (0x7661_6C69, self.task.valid_size)
-            if split == "valid"
-            else (0x7465_7374, self.task.test_size)
-        )
+        sets = {
+            "valid": (0x7661_6C69, self.task.valid_size),
+            "test": (0x7465_7374, self.task.test_size),
+        }
+        key, count = sets[split]
         symbols = torch.randint(SYMBOLS, (MEMORY, count), generator=generator_for(key))
         for part in symbols.split(batch_size or 250, dim=1):
             yield sequences(part, self.task.lag)

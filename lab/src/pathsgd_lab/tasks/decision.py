@@ -15,7 +15,15 @@ from typing import ClassVar
 
 import torch
 
-from pathsgd_lab.tasks.base import Batch, BatchStream, Metric, PaperSettings, Split, Task, TaskData
+from pathsgd_lab.tasks.base import (
+    Batch,
+    CountedStream,
+    Metric,
+    PaperSettings,
+    Split,
+    Task,
+    TaskData,
+)
 from pathsgd_lab.tasks.sampling import generator_for
 
 STRENGTHS = (0.25, 0.5, 1.0)
@@ -30,6 +38,12 @@ class DecisionTask(Task):
     title: ClassVar[str] = "Decision in context"
     metric: ClassVar[Metric] = "error_percent"
     paper: ClassVar[PaperSettings] = PaperSettings(batch_size=32)
+    input_size = 5
+    """Fixation, two signals, two context cues."""
+    output_size = 2
+    """Two choices."""
+    chance = 50.0
+    """One in two wrong."""
 
     length: int = 20
     """T: steps per trial."""
@@ -49,21 +63,6 @@ class DecisionTask(Task):
             )
         if self.noise < 0.0 or min(self.valid_size, self.test_size) < 0:
             raise ValueError("noise, valid_size and test_size cannot be negative")
-
-    @property
-    def input_size(self) -> int:
-        """Fixation, two signals, two context cues."""
-        return 5
-
-    @property
-    def output_size(self) -> int:
-        """Two choices."""
-        return 2
-
-    @property
-    def chance(self) -> float:
-        """One in two wrong."""
-        return 50.0
 
     def prepare(self, data_dir: Path | str | None = None) -> DecisionData:
         """Nothing to load."""
@@ -86,32 +85,18 @@ class DecisionTask(Task):
         return Batch(inputs, signs.gather(0, context.unsqueeze(0))[0], carry=False)
 
 
-class DecisionStream(BatchStream):
+class DecisionStream(CountedStream):
     """Trials never seen before, for ever; batch k is a function of (seed, k)."""
 
     def __init__(self, task: DecisionTask, batch_size: int, seed: int) -> None:
         if batch_size < 1:
             raise ValueError(f"batch size must be at least 1, got {batch_size}")
         self.task, self.batch_size, self.seed = task, batch_size, seed
-        self._drawn = 0
 
     def next(self) -> Batch:
         """The next batch."""
-        self._drawn += 1
-        return self.task.trials(self.batch_size, generator_for(self.seed, self._drawn))
-
-    @property
-    def epoch(self) -> float:
-        """Batches drawn so far."""
-        return float(self._drawn)
-
-    def state_dict(self) -> dict[str, int]:
-        """Batches drawn."""
-        return {"drawn": self._drawn}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue from a position that ``state_dict`` gave."""
-        self._drawn = state["drawn"]
+        self.drawn += 1
+        return self.task.trials(self.batch_size, generator_for(self.seed, self.drawn))
 
 
 class DecisionData(TaskData):

@@ -21,6 +21,8 @@ class MnistAutoencoderTask(SequentialMnistTask):
     name: ClassVar[str] = "mnist_autoencoder"
     title: ClassVar[str] = "MNIST autoencoder"
     metric: ClassVar[Metric] = "mse"
+    solved: ClassVar[float | None] = None
+    """There is no natural threshold."""
 
     @property
     def output_size(self) -> int:
@@ -31,11 +33,6 @@ class MnistAutoencoderTask(SequentialMnistTask):
     def chance(self) -> float:
         """Answering the mean image."""
         return VARIANCE.get(self.subsample, 0.0)
-
-    @property
-    def solved(self) -> None:
-        """There is no natural threshold."""
-        return None
 
     def targets(self, pixels: Tensor, labels: Tensor) -> Tensor:
         """The pixels themselves."""

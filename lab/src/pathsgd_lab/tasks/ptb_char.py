@@ -21,7 +21,7 @@ from pathsgd_lab.data.files import data_directory, verified
 from pathsgd_lab.errors import DataError
 from pathsgd_lab.tasks.base import Metric, PaperSettings
 from pathsgd_lab.tasks.ptb_word import SPLITS, ptb_lines
-from pathsgd_lab.tasks.text import TextData, TextTask
+from pathsgd_lab.tasks.text import CHARACTERS, TextData, TextTask
 
 ALPHABET = "\n#$&'*-./0123456789<>N\\_abcdefghijklmnopqrstuvwxyz"
 
@@ -34,14 +34,7 @@ class PtbCharTask(TextTask):
     title: ClassVar[str] = "PTB characters"
     metric: ClassVar[Metric] = "bpc"
     data_set: ClassVar[str | None] = "ptb"
-    paper: ClassVar[PaperSettings] = PaperSettings(
-        hidden=2048,
-        gated_hidden=1024,
-        recurrent="uniform",
-        recurrent_range=0.01,
-        others_range=0.2,
-        batch_size=64,
-    )
+    paper: ClassVar[PaperSettings] = CHARACTERS
 
     window: int = 50
     """Steps of back-propagation; the state is carried on."""
@@ -62,11 +55,8 @@ class PtbCharTask(TextTask):
         for split in SPLITS:
             path = verified("ptb", f"ptb.{split}.txt", directory)
             spelt = character_form(ptb_lines(path))
-            symbols = table[
-                np.frombuffer(
-                    (spelt[: self.limit] if self.limit else spelt).encode(), dtype=np.uint8
-                )
-            ]
+            used = spelt[: self.limit] if self.limit else spelt
+            symbols = table[np.frombuffer(used.encode(), dtype=np.uint8)]
             if (symbols == 255).any():
                 raise DataError(
                     f"{path} has characters outside the {len(ALPHABET)} symbols of the Penn "

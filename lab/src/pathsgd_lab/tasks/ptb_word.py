@@ -1,9 +1,9 @@
 """Penn Treebank, word level: predict the next of 10,000 words (perplexity).
 
 Mikolov's preparation of the corpus: lower case, numbers as N, rare words as <unk>; every line end
-is a word <eos> of
-its own, which makes 929,589 / 73,760 / 82,430 words for training, validation and test.  The paper
-(figure 1) trains 200 units on windows of 20 steps in batches of 32, all weights from U[-0.1, 0.1].
+is a word <eos> of its own, which makes 929,589 / 73,760 / 82,430 words for training, validation and
+test.  The paper (figure 1) trains 200 units on windows of 20 steps in batches of 32, all weights
+from U[-0.1, 0.1].
 """
 
 from __future__ import annotations
@@ -31,14 +31,7 @@ class PtbWordTask(TextTask):
     title: ClassVar[str] = "PTB words"
     metric: ClassVar[Metric] = "perplexity"
     data_set: ClassVar[str | None] = "ptb"
-    paper: ClassVar[PaperSettings] = PaperSettings(
-        hidden=200,
-        gated_hidden=200,
-        recurrent="uniform",
-        recurrent_range=0.1,
-        others_range=0.1,
-        batch_size=32,
-    )
+    paper: ClassVar[PaperSettings] = PaperSettings(200, 200, "uniform", 0.1, 0.1, batch_size=32)
 
     window: int = 20
     """Steps of back-propagation; the state is carried on."""
@@ -54,12 +47,8 @@ class PtbWordTask(TextTask):
             split: ptb_words(verified("ptb", f"ptb.{split}.txt", directory)) for split in SPLITS
         }
         counts = Counter(words["train"])
-        index = {
-            word: i
-            for i, (word, _) in enumerate(
-                sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-            )
-        }
+        ranked = sorted(counts, key=lambda word: (-counts[word], word))
+        index = {word: number for number, word in enumerate(ranked)}
         if len(index) > self.vocabulary:
             raise DataError(
                 f"the training text has {len(index)} words, more than vocabulary={self.vocabulary}"

@@ -39,7 +39,10 @@ class SequentialMnistTask(Task):
     metric: ClassVar[Metric] = "error_percent"
     data_set: ClassVar[str | None] = "mnist"
     paper: ClassVar[PaperSettings] = PaperSettings(batch_size=100)
-    permuted: ClassVar[bool] = False
+    input_size = 1
+    """One pixel."""
+    solved: ClassVar[float | None] = 12.0
+    """A linear classifier on the whole image reaches 12.0 % (LeCun et al., 1998)."""
 
     subsample: int = 1
     """k: average k x k pixels into one (1, 2, 4, 7 or 14), for (28/k)^2 steps."""
@@ -57,11 +60,6 @@ class SequentialMnistTask(Task):
             raise ValueError("valid_size and limit cannot be negative")
 
     @property
-    def input_size(self) -> int:
-        """One pixel."""
-        return 1
-
-    @property
     def output_size(self) -> int:
         """Ten digits."""
         return 10
@@ -75,11 +73,6 @@ class SequentialMnistTask(Task):
     def chance(self) -> float:
         """Nine in ten wrong."""
         return 90.0
-
-    @property
-    def solved(self) -> float | None:
-        """A linear classifier on the whole image reaches 12.0 % (LeCun et al., 1998)."""
-        return 12.0
 
     def targets(self, pixels: Tensor, labels: Tensor) -> Tensor:
         """Targets for images (B, T) in reading order: their classes (B,)."""

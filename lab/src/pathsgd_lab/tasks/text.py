@@ -20,9 +20,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from pathsgd_lab.tasks.base import Batch, BatchStream, Split, Task, TaskData
+from pathsgd_lab.tasks.base import Batch, CountedStream, PaperSettings, Split, Task, TaskData
 
 EVALUATION_ROWS = 64
+CHARACTERS = PaperSettings(2048, 1024, "uniform", 0.01, 0.2, batch_size=64)
+"""The paper's sizes and initial values for text by characters; the batch size is ours."""
 
 
 class TextTask(Task):
@@ -62,7 +64,7 @@ class TextTask(Task):
         return float(self.vocabulary) if self.metric == "perplexity" else math.log2(self.vocabulary)
 
 
-class WindowStream(BatchStream):
+class WindowStream(CountedStream):
     """Windows of the training text, in order, for ever.
 
     The order is the text's own, so nothing is left for a seed to decide.
@@ -73,39 +75,23 @@ class WindowStream(BatchStream):
         if batch_size < 1 or row < window:
             raise ValueError(
                 f"a text of {len(text)} symbols has no full window of {window} in each of "
-                f"{batch_size} rows: "
-                "use a smaller batch or window, or more text"
+                f"{batch_size} rows: use a smaller batch or window, or more text"
             )
         self.rows = text[: row * batch_size].view(batch_size, row)
         self.next_rows = text[1 : row * batch_size + 1].view(batch_size, row)
         self.window = window
-        self._per_epoch = row // window
-        self._drawn = 0
+        self.per_epoch = row // window
 
     def next(self) -> Batch:
         """The next window of every row."""
-        position = self._drawn % self._per_epoch
-        self._drawn += 1
+        position = self.drawn % self.per_epoch
+        self.drawn += 1
         steps = slice(position * self.window, (position + 1) * self.window)
         # Texts are stored as bytes or small integers; only the window becomes int64, time first.
-        return Batch(
-            self.rows[:, steps].t().long().contiguous(),
-            self.next_rows[:, steps].t().long().contiguous(),
-            position > 0,
+        inputs, targets = (
+            rows[:, steps].t().long().contiguous() for rows in (self.rows, self.next_rows)
         )
-
-    @property
-    def epoch(self) -> float:
-        """Passes over the text."""
-        return self._drawn / self._per_epoch
-
-    def state_dict(self) -> dict[str, int]:
-        """Windows drawn."""
-        return {"drawn": self._drawn}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue from a position that ``state_dict`` gave."""
-        self._drawn = state["drawn"]
+        return Batch(inputs, targets, position > 0)
 
 
 class TextData(TaskData):

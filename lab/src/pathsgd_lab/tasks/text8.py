@@ -1,7 +1,7 @@
 """text8 (Mahoney): predict the next of 27 symbols, space and a to z (bits per character).
 
 The whole file has 100,000,000 characters, split 90 / 5 / 5 million in order (Mikolov et al., 2012).
- Where only its first 74,000,000 characters are at hand, the last 4 and the 4 million before them
+Where only its first 74,000,000 characters are at hand, the last 4 and the 4 million before them
 serve as test and validation text and
 the first 66 million as training text: figures from that split are near, but not the same as,
 figures from the whole. The paper trains on windows of 180 steps with 2048 units (LSTM: 1024); the
@@ -24,7 +24,7 @@ import torch
 
 from pathsgd_lab.data.files import TEXT8_PREFIX, TEXT8_ZIP, damaged, data_directory, verified
 from pathsgd_lab.tasks.base import Metric, PaperSettings
-from pathsgd_lab.tasks.text import TextData, TextTask
+from pathsgd_lab.tasks.text import CHARACTERS, TextData, TextTask
 
 UNREADABLE = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, RuntimeError,
@@ -44,14 +44,7 @@ class Text8Task(TextTask):
     title: ClassVar[str] = "text8"
     metric: ClassVar[Metric] = "bpc"
     data_set: ClassVar[str | None] = "text8"
-    paper: ClassVar[PaperSettings] = PaperSettings(
-        hidden=2048,
-        gated_hidden=1024,
-        recurrent="uniform",
-        recurrent_range=0.01,
-        others_range=0.2,
-        batch_size=64,
-    )
+    paper: ClassVar[PaperSettings] = CHARACTERS
 
     window: int = 180
     """Steps of back-propagation; the state is carried on."""
@@ -68,9 +61,8 @@ class Text8Task(TextTask):
         """Read the whole file or, where there is none, the prefix."""
         directory = data_directory(data_dir)
         whole = TEXT8_ZIP.below(directory).is_file() or not TEXT8_PREFIX.below(directory).is_file()
-        path = verified(
-            "text8", PurePosixPath((TEXT8_ZIP if whole else TEXT8_PREFIX).path).name, directory
-        )
+        file = TEXT8_ZIP if whole else TEXT8_PREFIX
+        path = verified("text8", PurePosixPath(file.path).name, directory)
         if whole:
             text, held_out = read_zip(path, self.limit or FULL_LENGTH), FULL_HELD_OUT
         else:
@@ -78,14 +70,10 @@ class Text8Task(TextTask):
         symbols = text_symbols(text, path)
         if self.limit:
             held_out = len(symbols) // 10
-        return TextData(
-            self,
-            {
-                "train": symbols[: -2 * held_out],
-                "valid": symbols[-2 * held_out : -held_out],
-                "test": symbols[-held_out:],
-            },
+        train, valid, test = symbols.tensor_split(
+            (len(symbols) - 2 * held_out, len(symbols) - held_out)
         )
+        return TextData(self, {"train": train, "valid": valid, "test": test})
 
 
 def read_zip(path: Path, length: int) -> bytes:

@@ -9,10 +9,8 @@ One outer step at parameters p, loss f, gradient g:
     apply    p += a d, the first a in 1, 0.8, 0.64, ... with f(p + a d) <= f(p) + 0.01 a g.d
 
     G       Gauss-Newton matrix J_y^T (d^2 f / d y^2) J_y, never formed: products by jvp and vjp
-    S       structural damping, J_h^T J_h / (T B): Gauss-Newton matrix of
-    h - h(p)
-    ^2 / (2 T B), which
-            hidden states h (T, B, H) from changing too much along d
+    S       structural damping: Gauss-Newton matrix J_h^T J_h / (T B) of |h - h(p)|^2 / (2 T B),
+            which keeps the hidden states h (T, B, H) from changing too much along d
     lambda  damping, mu its structural part
 
 Deviates from the sources: gradient, curvature and comparison use the same batch; conjugate

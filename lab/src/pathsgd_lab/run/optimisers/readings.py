@@ -1,10 +1,6 @@
 """The paper's Path-SGD on a plain ReLU net, in every way its text can be read.
 
-    D = c G / kappa      c = 1, or
-    G
-     /
-    G / kappa
-     of the first step, which is then as long as SGD's
+    D = c G / kappa      c = 1, or |G| / |G / kappa| of the first step, then as long as SGD's
     p <- p - lr D          G or D bounded in one of three ways
 
 The paper leaves open which paths kappa counts and how far a step goes.  The readings:

@@ -231,6 +231,12 @@ def test_an_entry_on_no_path_is_not_moved() -> None:
     assert all(bool(torch.isfinite(p).all()) for p in run.model.parameters())
 
 
+def test_a_run_whose_weights_overflow_goes_on_until_its_loss_says_so() -> None:
+    run = trainer(lr=1e30, clip=0.0, scale="kappa")
+    losses = [float(run.stepper.step(run.stream.next(), None)[0]) for _ in range(4)]
+    assert math.isfinite(losses[0]) and not math.isfinite(losses[-1])
+
+
 def test_the_library_has_the_reading_that_follows_the_model() -> None:
     ours = trainer(lr=0.05, clip=0.3, steps=6)
     library = replace_settings(

@@ -110,16 +110,8 @@ def _runs(scale: Scale) -> list[RunSpec]:
         lr=SIZES[scale]["rates"],
     )
     specs += over(bounded, lr=(HIGH,), growth_limit=LIMITS)
-    specs.append(
-        run(
-            "adding",
-            "rnn_path",
-            METHOD,
-            **{**size, "steps": 2 * size["steps"]},
-            **PAPER_START,
-            **BOUND,
-        )
-    )
+    long = {**size, "steps": 2 * size["steps"]}
+    specs.append(run("adding", "rnn_path", METHOD, **long, **PAPER_START, **BOUND, lr=1e-3))
     for length, steps in SIZES[scale]["lengths"]:
         full = {
             "length": length,

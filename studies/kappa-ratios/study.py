@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pathsgd.paths.kappa import kappa
+from pathsgd import kappa
 from pathsgd_lab.report.model import Entry, Section, TableData
 from pathsgd_lab.report.select import spread
 from pathsgd_lab.studies.measurement import MeasuringCell, measurement_source

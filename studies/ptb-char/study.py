@@ -41,7 +41,7 @@ TABLE = CharacterTable(
         CharacterRow("RNN-ReLU", "rnn_relu", "adam", RATES, 1.55),
         CharacterRow("RNN-tanh", "rnn_tanh", "adam", (5e-3, 2e-3, 1e-3, 5e-4), 1.58),
         CharacterRow("RNN-Path, PathAdam", "rnn_path", "path-adam-relative", PATH_RATES, 1.47),
-        CharacterRow("RNN-Path, absolute", "rnn_path", "path-adam", RATES, 1.47),
+        CharacterRow("RNN-Path, absolute", "rnn_path", "path-adam", RATES, 1.47, settings=(("refresh_every", 10),)),
         CharacterRow(
             "RNN-Path, paper's Path-Adam", "rnn_path", "path-adam-paper", PAPER_RATES, 1.47, told_by=TO_THE_LETTER
         ),
@@ -78,7 +78,7 @@ def large() -> list[RunSpec]:
         "decay": "linear",
         "eval_every": 500,
     }
-    path = run("ptb_char", "rnn_path", "path-adam", **size)
+    path = run("ptb_char", "rnn_path", "path-adam", **size, refresh_every=10)
     return [
         *over(path, lr=LARGE_RATES),
         *over(run("ptb_char", "rnn_relu", "adam", **size), lr=LARGE_RATES),

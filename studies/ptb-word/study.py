@@ -40,7 +40,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "path-sgd-both": LITERAL,
     "adam": {},
     "path-adam-relative": {},
-    "path-adam": {},
+    "path-adam": {"refresh_every": 10},
 }
 RATES: dict[str, tuple[float, ...]] = {
     "sgd": (3.0, 1.0, 0.3, 0.1, 0.03),

@@ -25,7 +25,7 @@ TABLE = CharacterTable(
     rows=(
         CharacterRow("RNN-ReLU", "rnn_relu", "adam", RATES, 1.65),
         CharacterRow("RNN-tanh", "rnn_tanh", "adam", (5e-3, 2e-3, 1e-3, 5e-4), 1.70),
-        CharacterRow("RNN-Path, absolute", "rnn_path", "path-adam", RATES, 1.58),
+        CharacterRow("RNN-Path, absolute", "rnn_path", "path-adam", RATES, 1.58, settings=(("refresh_every", 10),)),
         CharacterRow(
             "RNN-Path, paper's Path-Adam", "rnn_path", "path-adam-paper", PAPER_RATES, 1.58, told_by=TO_THE_LETTER
         ),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from pathsgd.optim.growth import LIMIT
+import pathsgd
 from pathsgd_lab import flags
 from pathsgd_lab.errors import RunError
 from pathsgd_lab.run.optimisers import OPTIMISERS
@@ -166,8 +166,14 @@ def test_wrong_flags_get_one_line(words: list[str], message: str) -> None:
     assert "\n" not in str(caught.value) and "│" not in str(caught.value)
 
 
-def test_path_optimisers_have_the_librarys_bound() -> None:
-    assert default_spec("adding", "rnn_path", "path-adam").optimiser.growth_limit == LIMIT  # type: ignore[attr-defined]
+def test_path_adam_at_its_defaults_is_the_librarys() -> None:
+    spec = default_spec("adding", "rnn_path", "path-adam")
+    model = spec.system.build(spec.task, 0)
+    ours = spec.optimiser.stepper(spec.system, model, spec.task).optimiser
+    theirs = pathsgd.PathAdam(model, output=0)
+    assert ours.defaults == theirs.defaults
+    for name in ("metric", "clip", "growth", "refresh_every", "terms"):
+        assert getattr(ours, name) == getattr(theirs, name), name
 
 
 def test_a_run_with_retired_settings_is_read_and_not_run() -> None:

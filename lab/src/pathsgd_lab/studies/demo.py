@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pathsgd.optim.growth import LIMIT
 from pathsgd_lab.report.model import Entry, FigureData, Section, Series, TableData
 from pathsgd_lab.report.robustness import verdict
 from pathsgd_lab.report.tables import sources
@@ -34,13 +33,11 @@ WHAT_TO_SEE = (
     "those of one core until the task counted as solved, or until the end. Each optimiser has its own defaults: "
     "PathAdam's beta2 is 0.99, Adam's 0.999, and the path optimisers bound the growth rate of the recurrence."
 )
-GROWTH_RATES = {"growth_limit": LIMIT}
-"""The library's own bound on growth."""
 METHODS: dict[str, dict[str, Any]] = {
     "sgd": {"lr": 0.01, "momentum": 0.9},
     "adam": {"lr": 1e-3},
-    "path-sgd-absolute": {"lr": 0.01, "momentum": 0.9, **GROWTH_RATES},
-    "path-adam": {"lr": 1e-3, **GROWTH_RATES},
+    "path-sgd-absolute": {"lr": 0.01, "momentum": 0.9, "refresh_every": 10},
+    "path-adam": {"lr": 1e-3, "refresh_every": 10},
 }
 LABELS = {
     "sgd": "SGD, momentum", "adam": "Adam", "path-sgd-absolute": "PathSGD, momentum", "path-adam": "PathAdam",

@@ -1,4 +1,4 @@
-"""What people train with, in path coordinates: the same optimisers, blind to how units are scaled."""
+"""Other optimisers in path coordinates, where rescaling of units does not matter."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import ClassVar, Literal
 
 import torch
 
+import pathsgd
 from pathsgd.optim import InPathCoordinates
-from pathsgd_lab.run.optimisers.base import GradientOptimiser, GradientStepper
+from pathsgd_lab.run.optimisers.base import GradientOptimiser
 from pathsgd_lab.run.optimisers.path import PathOptimiser
 from pathsgd_lab.run.optimisers.rivals import (
     LionOptimiser,
@@ -17,7 +18,7 @@ from pathsgd_lab.run.optimisers.rivals import (
     SoapOptimiser,
 )
 from pathsgd_lab.run.optimisers.standard import RmsPropOptimiser
-from pathsgd_lab.systems import SequenceNet, System
+from pathsgd_lab.systems import SequenceNet
 from pathsgd_lab.tasks import Task
 
 INNER: dict[str, type[GradientOptimiser]] = {
@@ -39,13 +40,9 @@ class InPathOptimiser(PathOptimiser):
     inner: Literal["lion", "muon", "nadam", "rmsprop", "soap"] = "muon"
     """The optimiser."""
 
-    def stepper(self, system: System, model: SequenceNet, task: Task) -> GradientStepper:
-        """Step without a clip of the Euclidean norm."""
-        return GradientStepper(system, model, task, self.make(model, task), clip=0.0)
-
     def make(self, model: SequenceNet, task: Task) -> torch.optim.Optimizer:
         """The optimiser, which decays weights itself, in the model's coordinates."""
-        settings = self.shared(task, "absolute")
+        settings = self.shared(task, pathsgd.Metric(absolute=True))
         inner = INNER[self.inner](
             lr=settings.pop("lr"), clip=0.0, weight_decay=settings.pop("weight_decay")
         )

@@ -1,6 +1,7 @@
-"""The path optimisers: the lab's settings, and the arguments of ``PathSGD`` and ``PathAdam`` that they stand for.
+"""The path optimisers: the lab's settings as arguments of ``PathSGD`` and ``PathAdam``.
 
-``clip`` bounds the dual norm of the gradient, sum grad^2 / kappa, which node-wise rescaling leaves alone.
+``clip`` bounds the dual norm of the gradient, sum grad^2 / kappa, which node-wise rescaling leaves
+alone.  ``path-adam`` at its defaults is ``pathsgd.PathAdam(model)``.
 """
 
 from __future__ import annotations
@@ -8,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from torch.optim import Optimizer
+
 import pathsgd
 import pathsgd.optim
-from pathsgd.metric.bounds import Scale
-from pathsgd.metric.choice import MetricChoice
-from pathsgd.optim.base import PathOptimizer
-from pathsgd.optim.growth import LIMIT
 from pathsgd_lab.run.optimisers.base import GradientOptimiser, GradientStepper
 from pathsgd_lab.systems import SequenceNet, System
 from pathsgd_lab.tasks import Task
 from pathsgd_lab.tasks.text import TextTask
+
+Metric = Literal["paper"] | pathsgd.Metric
 
 
 @dataclass(frozen=True)
@@ -27,21 +28,19 @@ class PathOptimiser(GradientOptimiser):
     needs_paths: ClassVar[bool] = True
 
     clip: float = 1.0
-    """Bound on the dual norm of the gradient, which node-wise rescaling leaves alone; 0: none."""
+    """Bound on the dual norm of the gradient; 0: none."""
     weight_decay: float = 0.0
     """Share of each parameter taken away per unit of learning rate."""
-    growth_limit: float = LIMIT
-    """Bound on the growth rate of recurrent matrices, as uses * log(rate), the library's own by default; 0: none."""
+    growth_limit: float = 3.0
+    """Bound on the growth rate of recurrent matrices, as uses * log(rate); 0: none."""
     refresh_every: int = 10
     """Steps for which kappa is used before it is measured anew."""
 
     def stepper(self, system: System, model: SequenceNet, task: Task) -> GradientStepper:
         """Step without a clip of the Euclidean norm."""
-        optimiser = self.make(model, task)
-        assert isinstance(optimiser, PathOptimizer)
-        return GradientStepper(system, model, task, optimiser, clip=0.0)
+        return GradientStepper(system, model, task, self.make(model, task), clip=0.0)
 
-    def shared(self, task: Task, metric: MetricChoice) -> dict[str, Any]:
+    def shared(self, task: Task, metric: Metric) -> dict[str, Any]:
         """Arguments that all path optimisers take."""
         return {
             "metric": metric,
@@ -51,8 +50,8 @@ class PathOptimiser(GradientOptimiser):
             "growth": self.growth_limit or None,
             "refresh_every": self.refresh_every,
             "output": 0,
-            # The state that text carries from window to window is no input of the network; where sequences are whole,
-            # their length may change and is learnt from the last forward pass.
+            # The state that text carries on is no input of the network.  Whole sequences may change
+            # their length: the last forward pass says it.
             "example_inputs": task.example_inputs() if isinstance(task, TextTask) else None,
         }
 
@@ -77,7 +76,7 @@ class PathSgdOptimiser(PathOptimiser):
     """Nesterov's momentum."""
     rho: float = 1.0
     """Balance of the metric: 0 is the paper's, 1 is Euclidean in balanced coordinates."""
-    unit: Scale = "kappa"
+    unit: Literal["kappa", "sgd"] = "kappa"
     """sgd: the paper's rule times one constant that makes its first step as long as SGD's."""
 
     def __post_init__(self) -> None:
@@ -85,7 +84,7 @@ class PathSgdOptimiser(PathOptimiser):
         if self.unit == "sgd" and self.rho:
             raise ValueError("unit sgd belongs to the paper's rule: set rho to 0")
 
-    def make(self, model: SequenceNet, task: Task) -> PathOptimizer:
+    def make(self, model: SequenceNet, task: Task) -> Optimizer:
         """PathSGD on the model."""
         is_paper = self.rho == 0.0 and (self.clip == 0.0 or self.unit == "sgd")
         arguments = self.shared(task, "paper" if is_paper else pathsgd.Metric(self.rho))
@@ -93,7 +92,7 @@ class PathSgdOptimiser(PathOptimiser):
             arguments |= {"scale": "sgd", "clip": self.clip or None}
         return self.sgd(model, arguments)
 
-    def sgd(self, model: SequenceNet, arguments: dict[str, Any]) -> PathOptimizer:
+    def sgd(self, model: SequenceNet, arguments: dict[str, Any]) -> Optimizer:
         """PathSGD with its momentum."""
         return pathsgd.PathSGD(
             model, momentum=self.momentum, nesterov=self.nesterov, terms=self.terms, **arguments
@@ -112,7 +111,7 @@ class AbsolutePathSgdOptimiser(PathSgdOptimiser):
         if self.unit != "kappa":
             raise ValueError("unit belongs to the paper's rule: name the optimiser path-sgd")
 
-    def make(self, model: SequenceNet, task: Task) -> PathOptimizer:
+    def make(self, model: SequenceNet, task: Task) -> Optimizer:
         """PathSGD on the model."""
         return self.sgd(model, self.shared(task, pathsgd.Metric(self.rho, absolute=True)))
 
@@ -137,7 +136,7 @@ class PathAdamBase(PathOptimiser):
     epsilon: float = 1e-8
     """Added to the root of the mean square."""
 
-    def adam(self, model: SequenceNet, task: Task, metric: MetricChoice) -> PathOptimizer:
+    def adam(self, model: SequenceNet, task: Task, metric: Metric) -> Optimizer:
         """PathAdam in one of its metrics."""
         betas = (self.beta1, self.beta2)
         return pathsgd.PathAdam(model, betas=betas, eps=self.epsilon, **self.shared(task, metric))
@@ -153,7 +152,7 @@ class RelativePathAdamOptimiser(PathAdamBase):
     rho: float = 1.0
     """Balance of the metric: 0 is the paper's, 1 is Euclidean in balanced coordinates."""
 
-    def make(self, model: SequenceNet, task: Task) -> PathOptimizer:
+    def make(self, model: SequenceNet, task: Task) -> Optimizer:
         """The invariant form."""
         return self.adam(model, task, pathsgd.Metric(self.rho))
 
@@ -165,7 +164,12 @@ class PathAdamOptimiser(RelativePathAdamOptimiser):
     name: ClassVar[str] = "path-adam"
     title: ClassVar[str] = "PathAdam, absolute"
 
-    def make(self, model: SequenceNet, task: Task) -> PathOptimizer:
+    lr: float = 3e-3
+    """Learning rate at full height; the schedule and the curriculum multiply it."""
+    refresh_every: int = 1
+    """Steps for which kappa is used before it is measured anew."""
+
+    def make(self, model: SequenceNet, task: Task) -> Optimizer:
         """The invariant form."""
         return self.adam(model, task, pathsgd.Metric(self.rho, absolute=True))
 
@@ -178,8 +182,8 @@ class PaperPathAdamOptimiser(PathAdamBase):
     title: ClassVar[str] = "Path-Adam (paper)"
 
     growth_limit: float = 0.0
-    """Bound on the growth rate of recurrent matrices, as uses * log(rate); 0: none, as in the paper."""
+    """Bound on the growth rate of recurrent matrices; 0: none, as in the paper."""
 
-    def make(self, model: SequenceNet, task: Task) -> PathOptimizer:
+    def make(self, model: SequenceNet, task: Task) -> Optimizer:
         """The paper's form."""
         return self.adam(model, task, "paper")

@@ -14,6 +14,7 @@ from pathsgd_lab import cli
 from pathsgd_lab.report.robustness import robustness_map
 from pathsgd_lab.run.optimisers import OPTIMISERS
 from pathsgd_lab.run.record import read_record
+from pathsgd_lab.sweep.results import RunTable
 from pathsgd_lab.systems import SYSTEMS
 from pathsgd_lab.tasks import TASKS
 
@@ -165,7 +166,7 @@ def test_sweep_shows_its_map_and_goes_on(capsys: pytest.CaptureFixture[str]) -> 
         and "0 / 0 / 2" in text
     )
     assert Path("runs/sweep/robustness.png").stat().st_size > 1000
-    found = robustness_map([read_record(p) for p in Path("runs/sweep").glob("*.json")])
+    found = robustness_map([filed.record for filed in RunTable(Path("runs/sweep")).filed()])
     assert found.rates == (1e-2, 1e9) and found.counts("SGD") == {
         "solved": 0,
         "stalled": 2,

@@ -1,1 +1,1 @@
-"""Numbers and sequences without a model: log-scaled numbers, linear recurrences, powers of nonnegative matrices."""
+"""Numerics without a model: log-scaled numbers, recurrences, nonnegative matrices."""

@@ -1,16 +1,17 @@
-"""Linear recurrences with nonnegative coefficients: the numerical heart of the path quantities of an RNN.
+"""Linear recurrences with nonnegative coefficients: path sums of recurrent layers.
 
     h_t = A h_{t-1} + u_t          A = W_rec squared elementwise, u_t = what enters from below
 
-Glossary: t = 1..T time, H units, B rows (examples; nearly always 1). Arrays are time first: h[t-1] is h_t, (T, B, H).
-delta_t = dg/dh_t, the path mass from a unit to the outputs.
+Glossary: t = 1..T time, H units, B rows (examples; nearly always 1). Arrays are time first: h[t-1]
+is h_t, (T, B, H). delta_t = dg/dh_t, the path mass from a unit to the outputs.
 
-Range. h_t may grow or shrink by hundreds of orders of magnitude. Every step carries a log-scale s_t beside its
-mantissa m_t, h_t = m_t exp(s_t), and the recurrence runs in mantissas alone:
+Range. h_t may grow or shrink by hundreds of orders of magnitude. Every step carries a log-scale s_t
+beside its mantissa m_t, h_t = m_t exp(s_t), and the recurrence runs in mantissas alone:
 
     m_t = r_t A m_{t-1} + u_t exp(-s_t)        r_t = exp(s_{t-1} - s_t)
 
-h_t and delta_t carry opposite powers, so every product of the two is of the order of gamma^2 and nothing overflows.
+h_t and delta_t carry opposite powers, so every product of the two is of the order of gamma^2 and
+nothing overflows.
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ _SMALL, _LARGE = 1e-140, 1e140
 
 @dataclass(frozen=True)
 class States:
-    """All states of one pass: mantissas (T, B, H), their log-scales s_t (T,), ratios r_t (T,), m_0 (B, H).
+    """All states of one pass.
 
-    Where nothing was scaled, because looking was postponed, the log-scale is one 0 for all, and there are no ratios.
+    Mantissas (T, B, H), their log-scales s_t (T,), ratios r_t (T,), and m_0 (B, H).
+
+    Where nothing was scaled, because looking was postponed, the log-scale is one 0 for all, and
+    there are no ratios.
     """
 
     mantissa: Tensor
@@ -47,7 +51,9 @@ class States:
 
 
 class _LinearRecurrence(torch.autograd.Function):
-    """m_t = r_t A m_{t-1} + u_t from m_0, forward and adjoint each as one sweep over time; ratios None: all are 1.
+    """m_t = r_t A m_{t-1} + u_t from m_0; forward and adjoint are one sweep over time each.
+
+    ratios: None if all are 1.
 
     backwards: m_t = r_t A m_{t+1} + u_t, and m_0 is what follows the last step.
     """
@@ -76,7 +82,7 @@ class _LinearRecurrence(torch.autograd.Function):
 def adjoint_states(
     A: Tensor, external: Tensor, ratios: Tensor | None, *, backwards: bool = False
 ) -> Tensor:
-    """delta_t = r_{t+1} A^T delta_{t+1} + external_t, (T, B, H): the same recurrence the other way in time."""
+    """delta_t = r_{t+1} A^T delta_{t+1} + external_t, (T, B, H): the recurrence backwards."""
     shifted = None
     if ratios is not None:
         none = ratios.new_zeros(1)
@@ -96,8 +102,8 @@ def adjoint_states(
 def _bounded_adjoint(A: Tensor, external: Tensor, ratios: Tensor, backwards: bool) -> Tensor:
     """The adjoint cut off at a huge value instead of infinity.
 
-    A unit that nothing reaches has no say in the scales, so its delta may leave float64's range. Its mass is zero
-    all the same, and infinity times that zero would spoil every sum it enters.
+    A unit that nothing reaches has no say in the scales, so its delta may leave float64's range.
+    Its mass is zero all the same, and infinity times that zero would spoil every sum it enters.
     """
     delta, later, r_later = torch.empty_like(external), torch.zeros_like(external[0]), 0.0
     for t in range(len(external)) if backwards else reversed(range(len(external))):
@@ -111,7 +117,7 @@ def _swept(A: Tensor, u: Tensor, start: Tensor, ratios: Tensor | None) -> Tensor
 
 
 def _unrolled(A: Tensor, u: Tensor, start: Tensor, ratios: Tensor | None) -> Tensor:
-    """The same recurrence from ordinary operations, which torch can differentiate in batches of directions."""
+    """The recurrence from ordinary operations, which torch can differentiate in batches."""
     states, previous = [], start
     for u_t, r_t in zip(u.unbind(0), [1.0] * len(u) if ratios is None else ratios.cpu().tolist()):
         previous = r_t * previous @ A.t() + u_t
@@ -120,7 +126,7 @@ def _unrolled(A: Tensor, u: Tensor, start: Tensor, ratios: Tensor | None) -> Ten
 
 
 def states(A: Scaled, u: Scaled, h0: Scaled | None, *, unroll: bool = False) -> States:
-    """All states h_1..h_T of the recurrence. A: (H, H), u: (T, B, H), h0: (B, H) or None for zero."""
+    """All states h_1..h_T. A: (H, H), u: (T, B, H), h0: (B, H) or None for zero."""
     if postpone():
         return _unscaled(A, u, h0, unroll)
     u = u.merged((1, 2))
@@ -150,7 +156,8 @@ def _states(
 ) -> States:
     """The sweep with given scales s_0..s_T."""
     sweep = _unrolled if unroll else _swept
-    # A's own scale goes with the ratios, so that its mantissa stays the leaf that kappa differentiates.
+    # A's own scale goes with the ratios, so that its mantissa stays the leaf that kappa
+    # differentiates.
     ratios = (A.log_scale + scales[:-1] - scales[1:]).exp()
     m_0 = start.rescaled_to(scales[0]).mantissa
     m = sweep(A.mantissa, u.mantissa * torch.exp(u_scale - scales[1:])[:, None, None], m_0, ratios)
@@ -163,7 +170,7 @@ def _in_range(mantissa: Tensor) -> bool:
 
 
 def _straight_scales(A: Scaled, u: Scaled, u_scale: Tensor, start: Scaled) -> Tensor:
-    """s_t = sigma t + constant, sigma the growth rate of A or of u, whichever is larger: right for nearly all nets."""
+    """s_t = sigma t + constant, sigma the growth rate of A or of u; right for nearly all nets."""
     steps = len(u_scale)
     first = (u.mantissa.detach().amax((0, 1)) + start.mantissa.detach().amax(0) > 0).to(
         u.mantissa.dtype
@@ -201,15 +208,15 @@ def _measured_scales(A: Scaled, u: Scaled, u_scale: Tensor, start: Scaled) -> Te
     return torch.tensor(scales, dtype=u_scale.dtype, device=u_scale.device)
 
 
-# ---- How powers of a nonnegative matrix grow: Perron's root, its largest eigenvalue, is the largest rate of A^n x.
+# ---- the growth of powers of a nonnegative matrix ------------------------------------------------
 
 
 def perron_root(A: Tensor, u: Tensor, v: Tensor, iterations: int = 8) -> float:
-    """The largest eigenvalue of a nonnegative matrix, roughly: only its use as a common scale matters.
+    """The largest eigenvalue of a nonnegative matrix, roughly; it is used as a common scale.
 
-    u: where powers of A begin; v: how what they make is weighed. With what enters and leaves the units of a net no
-    rescaling changes the result, and one by powers of two not even its last bit: a scale that twins do not share would
-    round their metrics differently.
+    u: where powers of A begin; v: how what they make is weighed. With what enters and leaves the
+    units of a net no rescaling changes the result, and one by powers of two not even its last bit:
+    a scale that twins do not share would round their metrics differently.
     """
     x, ratio = u / (v @ u), v.new_zeros(())
     for _ in range(iterations):
@@ -232,7 +239,7 @@ def _totals(A: Tensor, first: Tensor, iterations: int) -> list[float]:
 
 
 def log_growth(A: Tensor, first: Tensor, iterations: int = 32) -> float:
-    """log of the rate at which A^n first grows, averaged over the second half of the iterations; -inf if it ends."""
+    """log of the growth rate of A^n first, over the second half of the iterations; -inf if zero."""
     half = iterations // 2
     totals = _totals(A, first, iterations) if A.is_cpu else []
     if totals and min(totals) > _LEAST and max(totals) < 1 / _LEAST:

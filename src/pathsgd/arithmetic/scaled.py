@@ -2,16 +2,17 @@
 
     value = mantissa * exp(log_scale)
 
-The log-scale is a constant to autograd: gradients flow through mantissas only. With g = m * exp(s) that gives
-dm/dq, and kappa = dm/dq * exp(s), kappa / gamma^2 = dm/dq / m, whatever s is.
+The log-scale is a constant to autograd: gradients flow through mantissas only. With g = m * exp(s)
+that gives dm/dq, and kappa = dm/dq * exp(s), kappa / gamma^2 = dm/dq / m, whatever s is.
 
-Shapes: `log_scale` is 0-d (one scale for the whole tensor) or has as many dimensions as the mantissa, each of size
-1 or of the mantissa's size. The second form is what a recurrence over thousands of steps needs: early and late
-steps differ by more than float64's range and both matter.
+Shapes: `log_scale` is 0-d (one scale for the whole tensor) or has as many dimensions as the
+mantissa, each of size 1 or of the mantissa's size. The second form is what a recurrence over
+thousands of steps needs: early and late steps differ by more than float64's range and both matter.
 
-Devices. A scale of the whole tensor is a number of the host (a 0-d tensor on the CPU), wherever the mantissa is. To
-look at a mantissa means to wait for its device, so a pass over a network may postpone that (`postponed`): it takes
-every mantissa to be in range, and whoever ordered it asks about all of them at once (`are_in_range`).
+Devices. A scale of the whole tensor is a number of the host (a 0-d tensor on the CPU), wherever the
+mantissa is. To look at a mantissa means to wait for its device, so a pass over a network may
+postpone that (`postponed`): it takes every mantissa to be in range, and whoever ordered it asks
+about all of them at once (`are_in_range`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Mantissas are left alone inside this range and divided by their maximum outside it. Its square fits float64.
+# Mantissas are left alone inside this range and divided by their maximum outside it. Its square
+# fits float64.
 _SMALL, _LARGE = 1e-100, 1e100
 # Numbers of these kinds have squares inside it, from 2e-90 to 1.2e77.
 _SQUARES_FIT = (torch.float32, torch.float16, torch.bfloat16)
@@ -56,7 +58,7 @@ def postpone(*largest: Tensor) -> bool:
 
 
 def are_in_range(largest: Sequence[float]) -> bool:
-    """Whether all these mantissas would have been left alone: what was computed with them is right."""
+    """Whether all these mantissas are in range, so that what was computed with them is right."""
     return all(top == 0 or _SMALL < top < _LARGE for top in largest)
 
 
@@ -118,7 +120,8 @@ class Scaled:
         return self.rescaled_to(scale)
 
     def rescaled_to(self, scale: Tensor) -> Scaled:
-        # Where the mantissa is zero the exponent may be anything: bound it, so that 0 * exp(large) stays 0.
+        # Where the mantissa is zero the exponent may be anything: bound it, so that 0 * exp(large)
+        # stays 0.
         return Scaled(self.mantissa * (self.log_scale - scale).clamp(max=700).exp(), scale)
 
     def with_one_scale(self) -> Scaled:
@@ -134,7 +137,7 @@ class Scaled:
         return Scaled(one.mantissa.sum(), one.log_scale)
 
     def mean(self, dims: list[int]) -> Tensor:
-        """The mean of the mantissa along dimensions that have one scale, of size 1 along them; a constant."""
+        """The mean of the mantissa along dimensions with one scale, kept at size 1; a constant."""
         return self.mantissa.detach().mean(dims, keepdim=True)
 
     def spread(self, derivative: Tensor) -> Tensor:
@@ -147,7 +150,7 @@ class Scaled:
 
 
 def power_of(values: Tensor, order: float) -> Scaled:
-    """|values|^order in float64; very large or small values go through the scale instead of overflowing."""
+    """|values|^order in float64; the scale takes what would overflow or vanish."""
     if values.numel() > 1 and not any(values.stride()):  # one number, expanded: it stays one
         one = power_of(values[(0,) * values.dim()], order)
         return Scaled(one.mantissa.expand(values.shape), one.log_scale)
@@ -165,7 +168,7 @@ def power_of(values: Tensor, order: float) -> Scaled:
 
 
 def to_float(mantissa: Tensor, log_scale: Tensor, order: float = 1.0) -> Tensor:
-    """(mantissa * exp(log_scale))^(1/order), overflowing or vanishing only where the result does."""
+    """(mantissa * exp(log_scale))^(1/order); overflows or vanishes only if the result does."""
     if order == 1 and not bool(log_scale.any()):
         return mantissa
     # The logarithm of a zero would have no gradient, also where the result does not use it.
@@ -205,7 +208,7 @@ def _aligned(scale: Tensor, dim: int) -> Tensor:
 
 
 def move(operation: Callable[..., Tensor], *parts: Scaled) -> Scaled:
-    """An operation that only moves entries (reshape, cat, index, ...), done alike to mantissas and scales."""
+    """An operation that only moves entries, applied to mantissas and to scales."""
     if all(p.uniform for p in parts):
         scales = torch.stack([p.log_scale for p in parts])
         top = scales.max()

@@ -1,12 +1,13 @@
-"""The sum inside kappa2 of a recurrent matrix, exactly, and by certified short cuts where the matrix allows one.
+"""The sum inside kappa2 of a recurrent matrix: exact, and certified short cuts.
 
-    S = sum_{n=0}^{T-2} (A^n)^T .* M_n        M_n = sum_s delta_{s+n+2} h_s^T        kappa2 = 4 A .* S
+    S = sum_{n=0}^{T-2} (A^n)^T .* M_n       M_n = sum_s delta_{s+n+2} h_s^T       kappa2 = 4 A .* S
 
-Glossary: A >= 0 (H, H); before[t] = h_t, t = 0..T-1; delta[t] = delta_{t+1}; both (T, H), scaled so that opposite
-powers cancel; ratios[t] = r_{t+1}. Exactly, S takes T products of H x H (`exact_sum`). Two kinds of matrices take a
+Glossary: A >= 0 (H, H); before[t] = h_t, t = 0..T-1; delta[t] = delta_{t+1}; both (T, H), scaled so
+that opposite powers cancel; ratios[t] = r_{t+1}. Exactly, S takes T products of H x H
+(`exact_sum`). Two kinds of matrices take a
 few: those near a multiple of the identity (near_identity.py), and those with a spectral gap
-(kernels/fallback/rank_one_sum.py). Whatever is neither takes the exact route. All numbers are nonnegative, so that
-nothing cancels in any of the three.
+(kernels/fallback/rank_one_sum.py). Whatever is neither takes the exact route. All numbers are
+nonnegative, so that nothing cancels in any of the three.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ def second_order_sum(
     """S in float64, entrywise within a relative `tolerance` of the exact sum.
 
     A is float64; the products are made in the dtype of `before` and `delta`.
-    ratios: (T,), the factor r_t of every use of A at step t (recurrence.py: `States.ratios`); None for ones. S is then
-        the sum with r A in the place of A, times r^2 for the two uses of the edge itself.
+    ratios: (T,), the factor r_t of every use of A at step t (recurrence.py: `States.ratios`); None
+        for ones. S is then the sum with r A in the place of A, times r^2 for the two uses of the
+        edge itself.
     adjoint: delta_t = r A^T delta_{t+1} for all t < T, as with outputs at the last step only.
     """
     steps = before.shape[0]
@@ -60,7 +62,8 @@ def exact_sum(A: Tensor, before: Tensor, delta: Tensor, ratios: Tensor | None = 
 
     X_t = diag(delta_t) + r_{t+1} X_{t+1} A^T        S = sum_s r_{s+1} r_{s+2} X_{s+2} diag(h_s)
     """
-    # A path that uses an edge twice visits only units that something reaches; the others may be out of range.
+    # A path that uses an edge twice visits only units that something reaches; the others may be out
+    # of range.
     reached = before.amax(0) > 0
     delta = torch.where(reached, delta, 0.0)
     At = torch.where(reached & reached[:, None], A, 0.0).t().contiguous()
@@ -75,7 +78,20 @@ def exact_sum(A: Tensor, before: Tensor, delta: Tensor, ratios: Tensor | None = 
     return total
 
 
-# ---- kappa2's sum for matrices near a multiple of the identity, where nets start that are to remember.
+# ---- matrices near a multiple of the identity --------------------------------------------------
+#
+# Their powers have no gap between eigenvalues. But A = a I + F with a the least diagonal entry and
+# F >= 0 small, so that
+#
+#     A^n = sum_k C(n, k) a^(n-k) F^k        S = sum_k (G^k)^T .* N_k        G = F / f
+#     N_k = sum_s y^k_s h_s^T                y^k_s = sum_n C(n, k) a^(n-k) f^k delta_{s+n+2}
+#
+# needs as many k as a path of T steps has uses of F: one for the identity, about T f / a near it.
+# y^0_s = delta_{s+2} + a y^0_{s+1}, y^k_s = f y^{k-1}_{s+1} + a y^k_{s+1}.
+#
+# Certificate. f has F x <= f x for a positive x (Collatz and Wielandt), so G^k_ji <= x_j / x_i for
+# every k. The terms after K add up to at most q / (1 - q) N_K .* (x_j / x_i)_ij, because
+# f^k C(n, k) a^(n-k) falls by a factor of at most q = f (T-2-K) / (a (K+1)) per term.
 
 _MARGIN = 1 + 1e-5
 """The bound f of F is looked at in floating point."""
@@ -104,13 +120,13 @@ def near_identity_sum(A: Tensor, before: Tensor, delta: Tensor, tolerance: float
 
 
 def _expected_terms(steps: int, a: float, f: float) -> float:
-    """How many k are likely to be needed: the uses of F among T steps are nearly a binomial variable."""
+    """How many k are probably needed: uses of F among T steps are nearly binomial."""
     mean = steps * f / (a + f)
     return mean + 4 * math.sqrt(mean) + 10
 
 
 def _is_worth_while(steps: int, hidden: int, a: float, f: float) -> bool:
-    """Whether all terms take less than the exact sum; a term takes as long as several of its steps (measured)."""
+    """Whether all terms cost less than the exact sum; a term costs several steps (measured)."""
     if f <= 1e-15 * a:
         return True
     return _expected_terms(steps, a, f) * (3 + 1.8 * steps / hidden) < steps

@@ -1,1 +1,1 @@
-"""From a model and example inputs to a recorded network: its operations, units, recurrences and squared pass."""
+"""A model as a recorded network: its operations, units, recurrences and squared pass."""

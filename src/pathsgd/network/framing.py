@@ -1,10 +1,11 @@
-"""Images whose path sums differ near the border only: all positions inside have the same sums, and one of them is kept.
+"""Images whose path sums differ near the border only, kept as small images.
 
-    n = before + run + after        positions along one dimension, of which the `run` inside are alike
+    n = before + run + after       positions along one dimension; the `run` inside are equal
 
-The squared network begins with ones. A convolution sees the same wherever its window lies inside, so of a large image a
-frame is what has to be computed; every layer makes it wider. The derivative in the position that is kept is the sum of
-those in all that are alike, so whatever autograd makes of the small image is right for the large one.
+The squared network begins with ones. A convolution sees the same wherever its window lies inside,
+so of a large image a frame is what has to be computed; every layer makes it wider. The derivative
+in the position that is kept is the sum of those in all that are alike, so whatever autograd makes
+of the small image is right for the large one.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Window:
-    """What each position t of a result sees of an operand: the `reach` positions from stride * t - padding on.
+    """What position t of a result sees: `reach` positions from stride * t - padding on.
 
     copies: how many positions of the result see the same; more than one where an image is enlarged.
     """
@@ -57,7 +58,7 @@ class Window:
     copies: int = 1
 
     def seen_through(self, frame: Frame, size: int) -> tuple[Frame, int] | None:
-        """The result's frame, and how many of the operand's run it takes to compute it; None if nothing is alike.
+        """The result's frame, and how much of the operand's run it needs; None if nothing is alike.
 
         size: how many positions the result has.
         """
@@ -73,7 +74,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Framed(Scaled):
-    """A `Scaled` with one scale whose last dimensions are those of the small image, one frame for each."""
+    """A `Scaled` with one scale; its last dimensions are a small image, a frame for each."""
 
     frames: tuple[Frame, ...]
 
@@ -85,7 +86,7 @@ class Framed(Scaled):
         return self.whole().sum()
 
     def cropped(self, sizes: Sequence[int]) -> Scaled:
-        """The image with so many positions along its last dimensions, and all of them along the others."""
+        """The image with these sizes along its last dimensions, and whole along the others."""
         others = [frame.size for frame in self.frames[: len(self.frames) - len(sizes)]]
         wanted = [*others, *sizes]
         if wanted == [frame.kept for frame in self.frames]:
@@ -160,7 +161,7 @@ def _positions(frame: Frame, run: int) -> Tensor:
 
 
 def framed(x: Scaled, frames: Sequence[Frame]) -> Framed:
-    """What is known to have these frames, from an image that has one position or more of each run."""
+    """The small image, from one with at least one position of each run."""
     mantissa, first = x.mantissa, x.mantissa.dim() - len(frames)
     for d, frame in enumerate(frames, first):
         if mantissa.shape[d] > frame.kept:
@@ -177,23 +178,26 @@ def constant(x: Scaled) -> Framed:
 
 
 def common(frames: Sequence[Frame]) -> Frame | None:
-    """The frame outside of which all of several images of one size are alike; None if there is none."""
+    """A frame that several images of one size share; None if there is none."""
     before, after = max(f.before for f in frames), max(f.after for f in frames)
     run = frames[0].size - before - after
     return Frame(before, run, after) if run > 0 else None
 
 
-# ---- Which values of a recording are images that differ near the border only, and which steps may work on small ones.
+# ---- the steps of a recording that may work on small images -------------------------------------
 
 _WORTH = 0.75
-"""A small image is used where it has at most this share of the positions: to cut and to widen images has its price."""
+"""A small image is used if it has at most this share of the positions: cropping has a cost."""
 
 Frames = tuple[Frame, ...]
 
 
 @dataclass(frozen=True)
 class Crop:
-    """How a step works on small images: the number of its operands that are, their sizes, and the result's frames."""
+    """How a step works on small images.
+
+    operands: how many there are. sizes: of the operands. frames: of the result.
+    """
 
     operands: int
     sizes: tuple[int, ...]
@@ -269,7 +273,7 @@ def _crop(step: Step, known: dict[Value, Frames]) -> Crop | None:
 
 
 def _seen(frames: Sequence[Frame], window: Window, size: int) -> tuple[int, Frame]:
-    """How long operands have to be along one dimension, and the frame of the result; the last one if all is border."""
+    """The size that operands need along one dimension, and the frame of the result."""
     frame = common(frames)
     found = None if frame is None else window.seen_through(frame, size)
     if frame is None or found is None:

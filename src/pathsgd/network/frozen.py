@@ -1,7 +1,8 @@
-"""What of a squared network cannot have changed between two measurements: all that lies before what can move.
+"""The part of a squared network that cannot change between two measurements.
 
-Of a backbone that is frozen only the last units matter to a head that learns: how much flows through them. So path sums
-are kept up to there, and derivatives are taken in what moves and in what enters the units that it joins, no more.
+Of a backbone that is frozen only the last units matter to a head that learns: how much flows
+through them. So path sums are kept up to there, and derivatives are taken in what moves and in what
+enters the units that it joins, no more.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathsgd.network.tape import Recording, Step, Value, leaves
 
 
 class Frozen:
-    """A recording in two parts: the steps before all parameters that a measurement is about, and the others.
+    """A recording in two parts: the steps before all parameters that can change, and the others.
 
     moving: the parameters that can move.
     wanted: those whose kappa a step of them needs: they, and all that enter the units they join.

@@ -23,7 +23,8 @@ from pathsgd.network.tape import Kind, Recording, Step, Value
 class Edges:
     """For each entry of a parameter, the node it leads to and the node it comes from.
 
-    Both broadcast to the parameter's shape, with size 1 along dimensions in which they are constant.
+    Both broadcast to the parameter's shape, with size 1 along dimensions in which they are
+    constant.
     """
 
     target: Tensor

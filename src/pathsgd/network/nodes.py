@@ -1,15 +1,17 @@
 """The free nodes of a model: which units can be rescaled without changing its function.
 
-Multiply everything that enters a unit by alpha > 0 and divide everything that leaves it: the function is unchanged.
-With shared weights only some alphas are feasible: all uses of a parameter must scale alike. Every entry of every
-activation gets a node number; operations tie numbers together (a residual sum, a recurrence, a weight used at many
-positions), inputs and outputs are node 0 and fixed. What remains are the free nodes, and each parameter entry knows
-the node it comes from and the node it enters:
+Multiply everything that enters a unit by alpha > 0 and divide everything that leaves it: the
+function is unchanged. With shared weights only some alphas are feasible: all uses of a parameter
+must scale alike. Every entry of every activation gets a node number; operations tie numbers
+together (a residual sum, a recurrence, a weight used at many positions), inputs and outputs are
+node 0 and fixed. What remains are the free nodes, and each parameter entry knows the node it comes
+from and the node it enters:
 
     p <- p * alpha[out] / alpha[into]
 
-All uses of one parameter entry are taken to join the same two nodes. That finds every rescaling of the usual nets;
-where uses could scale alike between different nodes (a weight tied across layers), it finds fewer than exist.
+All uses of one parameter entry are taken to join the same two nodes. That finds every rescaling of
+the usual nets; where uses could scale alike between different nodes (a weight tied across layers),
+it finds fewer than exist.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ def spaces_of(
 ) -> NodeSpaces:
     """The free nodes of a recorded model. Parameters that no step uses have fixed edges.
 
-    exact: only what leaves everything that the model returns exactly as it is. Otherwise what the metric is covariant
-    under: it may change results that are not measured, and the scale of a channel before a batch normalisation that
-    trains, which its eps alone can tell.
+    exact: only what leaves everything that the model returns exactly as it is. Otherwise what the
+        metric is covariant
+    under: it may change results that are not measured, and the scale of a channel before a batch
+    normalisation that trains, which its eps alone can tell.
     """
     graph = _Graph(recording, exact)
     labels = _components(graph.count, graph.ties)
@@ -49,7 +52,7 @@ def spaces_of(
 
 
 class _Whole(Nodes):
-    """A parameter as it is. Its entries are numbered only for rules that ask for the numbers, as those of views do."""
+    """A whole parameter. Its entries are numbered only for rules that read the numbers."""
 
     name: str
     start: int
@@ -69,7 +72,7 @@ class _Whole(Nodes):
 
 
 class _Graph:
-    """Collects node numbers and ties while the recorded steps are walked through; see rules/base.py: NodeGraph."""
+    """Collects node numbers and ties along the recorded steps (rules/base.py: NodeGraph)."""
 
     def __init__(self, recording: Recording, exact: bool) -> None:
         self.exact = exact
@@ -77,7 +80,7 @@ class _Graph:
         self.ties: list[tuple[np.ndarray, np.ndarray]] = []
         self._step: Step | None = None
         self._fixed_by: list[tuple[np.ndarray, Step]] = []
-        """Nodes that were tied to the fixed one, and by which step; none for those of inputs and outputs."""
+        """Nodes that a step tied to the fixed one; inputs and outputs are not among them."""
         self.uses: dict[str, tuple[Tensor, Tensor]] = {}
         self.normalised: list[Tensor] = []
         self.result_shape = torch.Size()
@@ -99,7 +102,7 @@ class _Graph:
                 self._fix(self.activation(known[output]))
 
     def numbered(self, value: Value, numbers: Tensor) -> Tensor | None:
-        """The nodes of a value of units in their final numbers; `numbers` has them by the present ones."""
+        """The nodes of a value of units in their final numbers, given for the present ones."""
         nodes = self._known.get(value)
         if nodes is None or nodes.weight:
             return None
@@ -137,7 +140,7 @@ class _Graph:
                 ), step
         return results
 
-    # ---- what rules ask ------------------------------------------------------------------------------------------
+    # ---- what rules call -------------------------------------------------------------------------
 
     def activation(self, operand: Any) -> Tensor:
         if not isinstance(operand, Nodes):
@@ -203,7 +206,7 @@ class _Graph:
             self._use_view(weight.ids.reshape(-1), out.reshape(-1), into.reshape(-1))
 
     def _constant_edges(self, weight: Any, out: Tensor, into: Tensor) -> None:
-        """Weights that no rescaling changes, fixed numbers or values of units that must be fixed then."""
+        """Weights that no rescaling changes: fixed numbers, or values of units that get fixed."""
         ids = self.activation(weight)
         self._fix(ids)
         self.tie(torch.where(ids == NOTHING, NOTHING, out), into)
@@ -220,7 +223,7 @@ class _Graph:
     def normalise(self, ids: Tensor) -> None:
         self.normalised.append(ids.reshape(-1).unique())
 
-    # ---- uses of parameters --------------------------------------------------------------------------------------
+    # ---- uses of parameters ----------------------------------------------------------------------
 
     def _use(self, name: str, out: Tensor, into: Tensor) -> None:
         """A whole parameter was used between these nodes; all its uses must be between the same."""
@@ -234,7 +237,7 @@ class _Graph:
         return torch.where(old >= 0, old, new) if bool((_thin(old) < 0).any()) else old
 
     def _use_view(self, entries: Tensor, out: Tensor, into: Tensor) -> None:
-        """A view of parameters was used (a transpose, a slice, several joined): write to the entries it shows."""
+        """A view of parameters was used: write to the entries that it shows."""
         constant = entries == CONSTANT
         self.tie(out[constant], into[constant])
         owner = torch.from_numpy(np.searchsorted(self._ends, entries.numpy(), side="right"))
@@ -270,7 +273,7 @@ def _without_repeats(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _without_products(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Every entry of a row tied to every entry of a column: to tie each to the first of the others is enough."""
+    """If every entry of a row is tied to every entry of a column, ties to the first are enough."""
     only_a, only_b = (
         [d for d in range(a.dim()) if a.shape[d] > 1 and x.stride(d) == 0] for x in (b, a)
     )
@@ -294,7 +297,7 @@ def _without_fixed(tie: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.n
 
 
 def _components(count: int, ties: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Connected components: every node gets the smallest number it is tied to (so whatever is tied to 0 is 0)."""
+    """Connected components: each node gets the smallest number that it is tied to."""
     labels = np.arange(count)
     if not ties:
         return labels
@@ -314,7 +317,7 @@ def _components(count: int, ties: list[tuple[np.ndarray, np.ndarray]]) -> np.nda
 def _number(
     labels: np.ndarray, uses: dict[str, tuple[Tensor, Tensor]], normalised: list[Tensor]
 ) -> tuple[NodeSpaces, Tensor]:
-    """Number the free nodes 1..count in the order in which parameters enter them; with the numbers of all nodes."""
+    """Number the free nodes 1..count as parameters lead to them; with the numbers of all nodes."""
     table = torch.from_numpy(labels)
     resolved = {
         n: tuple(_compressed(table[_thin(side).clamp(min=FIXED)]) for side in sides)
@@ -338,7 +341,7 @@ def _number(
 
 
 def _scale_free(edges: Mapping[str, Edges], normalised: Tensor) -> dict[int, frozenset[str]]:
-    """Nodes that are normalised and that no weight leads away from, with the parameters that enter them."""
+    """Nodes that are normalised and that no weight leads away from, with their parameters."""
     left = {node for e in edges.values() for node in e.source.unique().tolist()}
     nodes = {node for node in normalised.unique().tolist() if node > FIXED} - left
     entering: dict[int, set[str]] = {node: set() for node in nodes}

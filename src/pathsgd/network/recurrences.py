@@ -3,8 +3,9 @@
     h_{t+1} = keep * h_t + gain * relu(W h_t + ...)         or relu(keep * h_t + gain * W h_t + ...)
 
 keep = 0, gain = 1: an RNN layer, a loop over an RNN cell, a stack of tied layers. keep = 1 - a,
-gain = a: a leaky RNN (CTRNN). What else enters does not matter for how states grow. A loop that does
-more (two matrices in a row, a learnt factor, a block of a larger matrix) has no map of this kind.
+gain = a: a leaky RNN (CTRNN). What else enters does not matter for how states grow. A loop that
+does more (two matrices in a row, a learnt factor, a block of a larger matrix) has no map of this
+kind.
 
 A loop with the map of a recurrent layer becomes a step of such a layer (`rolled`): then path sums
 take one sweep over time, and kappa2 and plain nets have closed forms.
@@ -106,7 +107,7 @@ _Map = tuple[Tensor, Tensor, bool]
 
 
 def _map(forms: Forms, latest: dict[Value, int], k: int, one: Applied, two: Applied) -> _Map | None:
-    """The map from the state of one use of the matrix to that of the next; None if it is another."""
+    """The map from the state of one use to that of the next; None if it is another kind."""
 
     def depending(form: Form) -> Form:
         return {

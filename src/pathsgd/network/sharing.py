@@ -1,7 +1,8 @@
 """Which parameters some path uses more than once: only these have a kappa2.
 
-Followed by sets: every value knows the parameters that lie on paths into it, and a product of two values whose sets
-overlap puts one parameter twice on a path. The answer is by whole parameters and may name too many, never too few.
+Followed by sets: every value knows the parameters that lie on paths into it, and a product of two
+values whose sets overlap puts one parameter twice on a path. The answer is by whole parameters and
+may name too many, never too few.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def parameters_shared_along_paths(recording: Recording) -> Shared:
 
 
 def views(recording: Recording) -> dict[Value, list[str]]:
-    """Values that are parameters only moved about (transposed, sliced, joined), and whose entries they hold."""
+    """Parameters and values made by moving their entries, with the parameters' names."""
     viewed = {value: [name] for name, value in recording.parameters.items()}
     for step in recording.steps:
         if step.rule.moves and all(v in viewed for v in step.operands):
@@ -64,7 +65,7 @@ def views(recording: Recording) -> dict[Value, list[str]]:
 
 
 def uses(recording: Recording) -> dict[str, int]:
-    """How often each parameter enters an operation, a recurrent layer's once per time step; moving it is no use."""
+    """How often each parameter is used, a recurrent layer's once per time step; moves are none."""
     viewed = views(recording)
     counts = dict.fromkeys(recording.parameters, 0)
     for step in recording.steps:
@@ -76,7 +77,7 @@ def uses(recording: Recording) -> dict[str, int]:
 
 
 def repeats_along_paths(recording: Recording) -> dict[str, int]:
-    """For parameters that some path uses more than once, the number of uses: T for a recurrent matrix."""
+    """The number of uses of parameters that some path uses more than once."""
     shared = parameters_shared_along_paths(recording)
     counts: dict[str, int] = {}
     for step in recording.steps:

@@ -27,7 +27,7 @@ from pathsgd.network.tape import Recording, Step, Value, interpret, map_leaves
 from pathsgd.network.unsquared import UnsquaredKernel, UnsquaredMatrix
 
 _FEW = 2
-"""Uses of a parameter for each of which it may be gathered: two layers that are tied, but no loop."""
+"""A sharded parameter with more uses (a loop) is gathered once, not for each use."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,19 @@ class Evaluation:
     weights: parameter name -> q, a mantissa with its log-scale.
     total: gamma^2 as `Scaled`.
     recurrences: the passes through recurrent matrices that are parameters.
-    unsquared: the parameters that have no q, because kappa1 alone was asked for (network/unsquared.py, kernel.py);
-        and those that have one only while they are used, because they are spread over processes (gathered.py).
+    unsquared: the parameters that have no q, because kappa1 alone was asked for
+        (network/unsquared.py, kernel.py); and those that have one only while they are used, because
+        they are spread over processes (gathered.py).
 
     kept: the path sums of the values in `keep`.
 
-    derivative: what autograd may differentiate the mantissa of `total` in: the mantissas of q, which are leaves then;
-        the parameters themselves; or nothing.
+    derivative: what autograd may differentiate the mantissa of `total` in: the mantissas of q,
+        which are leaves then; the parameters themselves; or nothing.
     given: path sums of values that the recorded steps read but do not make.
     wanted: the parameters whose q may be differentiated in; None for all.
     framing: the steps that may work on small images; values in `keep` may be such images then.
-    bare: names of parameters that need no q, out of `used_once`; those that are not wanted, out of `in_rows` too.
+    bare: names of parameters that need no q, out of `used_once`; those that are not wanted, out of
+        `in_rows` too.
     """
 
     @torch.inference_mode(False)
@@ -132,7 +134,7 @@ def _interpret(
 def _gathered_when_used(
     recording: Recording, parameters: Mapping[str, Tensor], keep: list[Value]
 ) -> list[str]:
-    """The parameters that are spread over processes and that few steps use; a loop would gather them at every turn."""
+    """The sharded parameters that few steps use: each step gathers them."""
     spread = {
         value: name for name, value in recording.parameters.items() if is_sharded(parameters[name])
     }
@@ -168,7 +170,7 @@ def unsquared(parameter: Tensor, wanted: bool) -> UnsquaredMatrix | UnsquaredKer
 
 
 def used_once(recording: Recording) -> frozenset[str]:
-    """The parameters that need no q: matrices that a linear layer applies to one row, and kernels of convolutions.
+    """The parameters that need no q: matrices applied to one row, kernels of convolutions.
 
     Nothing else may use them.
     """
@@ -185,7 +187,7 @@ def used_once(recording: Recording) -> frozenset[str]:
 
 
 def in_rows(recording: Recording) -> frozenset[str]:
-    """The matrices that nothing but products with one row uses, however many: W x, and x W of tied weights."""
+    """The matrices that are used in products with one row only: W x, and x W of tied weights."""
     uses = _uses(recording)
     products: Counter[Value] = Counter()
     for step in recording.steps:
@@ -206,7 +208,7 @@ def _uses(recording: Recording) -> Counter[Value]:
 
 
 def _is_on_one_row(step: Step, x: Value, weight: Value, contracted: Mapping[str, int]) -> bool:
-    """Whether a step applies a matrix to one row; contracted: the dimension that is summed over, by operations."""
+    """Whether a step applies a matrix to one row. contracted: summed dimension by operation."""
     dim = contracted.get(step.operation)
     return (
         dim is not None

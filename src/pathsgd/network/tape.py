@@ -1,11 +1,11 @@
-"""What is recorded of a forward pass: values, steps, and the one interpreter that walks through them.
+"""A recorded forward pass: values, steps, and the interpreter that walks through them.
 
     Recording = inputs, parameters  --steps-->  output
 
-A `Value` is one tensor of the pass without its data; a `Step` is one operation from values to values. Nothing here
-depends on the values of the weights: one recording serves every later pass at the same shapes. What such a pass
-computes (sums over paths, node numbers, positions of entries) is the caller's business: `interpret` hands every step
-the results of the steps before it.
+A `Value` is one tensor of the pass without its data; a `Step` is one operation from values to
+values. Nothing here depends on the values of the weights: one recording serves every later pass at
+the same shapes. What such a pass computes (sums over paths, node numbers, positions of entries) is
+the caller's business: `interpret` hands every step the results of the steps before it.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ At most one factor may be values of units.
 
 @dataclass(frozen=True)
 class Step:
-    """One recorded operation; its arguments hold `Value`s where tensors carry paths, else the user's own objects."""
+    """One recorded operation; its arguments hold `Value`s for tensors that carry paths."""
 
     operation: str
     rule: Any
-    """The `rules.Rule` of the operation. Rules lie above this module, so it cannot name their class."""
+    """The `rules.Rule` of the operation; rules lie above this module."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     outputs: tuple[Value | None, ...]
@@ -69,11 +69,13 @@ class Step:
 class Recording:
     """All steps from the inputs to the outputs, and the parameters they use.
 
-    outputs: the values to measure. returned: all values that the model returns, measured or not; none
-        where the user chose the outputs.
-    structural: the numbers of the inputs whose values are part of what is recorded (masks, lengths, edges).
+    outputs: the values to measure. returned: all values that the model returns, measured or not;
+        none where the user chose the outputs.
+    structural: the numbers of the inputs whose values are part of what is recorded (masks, lengths,
+        edges).
     rows: how many examples it was made with.
-    branches_at_random: whether dice branches_at_random the forward pass, so that another one may take other ways.
+    branches_at_random: whether dice branches_at_random the forward pass, so that another one may
+        take other ways.
     """
 
     inputs: list[Value] = field(default_factory=list)
@@ -106,11 +108,11 @@ T = TypeVar("T")
 def interpret(
     recording: Recording, known: dict[Value, T], carry: Callable[[Step, Any, Any], Any]
 ) -> dict[Value, T]:
-    """Walk through the steps in their order; what `carry` makes of a step's operands stands for its outputs.
+    """Walk through the steps; the results of `carry` stand for their outputs.
 
     known: what stands for inputs and parameters; outputs are added to it, and it is returned.
-    carry: (step, args, kwargs) -> one result, or a tuple of them; `args` and `kwargs` are the step's with `known` in
-        the place of values. None, for a step or one of its outputs: unknown.
+    carry: (step, args, kwargs) -> one result, or a tuple of them; `args` and `kwargs` are the
+        step's with `known` in the place of values. None, for a step or one of its outputs: unknown.
 
     Steps with an operand that is unknown are passed over, and so are all that depend on them.
     """
@@ -132,11 +134,12 @@ _BRANCHES = frozenset({tuple, list, dict})
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """function of every leaf of an operation's arguments, which are plain tuples, lists and dicts of leaves."""
+    """function of every leaf of arguments, which are plain tuples, lists and dicts of leaves."""
     kind = type(tree)
     if kind not in _BRANCHES:
         return function(tree)
-    # Leaves are met here, not by one more call each: to record a long loop is to walk through thousands of these.
+    # Leaves are met here, not by one more call each: to record a long loop is to walk through
+    # thousands of these.
     if kind is dict:
         return {
             k: map_leaves(function, b) if type(b) in _BRANCHES else function(b)
@@ -168,7 +171,7 @@ def values_in(tree: Any) -> list[Value]:
 
 
 def alike(a: Recording, b: Recording) -> bool:
-    """Whether two recordings have the same steps, between the same values, with the same constants."""
+    """Whether two recordings have the same steps, values and constants."""
     if len(a.steps) != len(b.steps) or list(a.parameters) != list(b.parameters) or a.rows != b.rows:
         return False
     if len(a.inputs) != len(b.inputs):

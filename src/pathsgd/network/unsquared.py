@@ -1,12 +1,14 @@
 """The kernel of one convolution in the squared network, in float32 wherever that loses nothing.
 
-    y = W^2 * x        x-bar = (W^2)^T * y-bar        kappa1[o, i, k] = sum over positions s of y-bar[o, s] x[i, s + k]
+    y = W^2 * x     x-bar = (W^2)^T * y-bar     kappa1[o, i, k] = sum_s y-bar[o, s] x[i, s + k]
 
-torch has no fast convolution of one example in float64. Here nothing is negative, so nothing cancels: a sum in float32
-is right up to its roundings, unless products vanish below float32's range. So each of the three is done in float32 if
-no product can be that small, or if the least sum lies far above all that could have vanished; in float64 otherwise.
+torch has no fast convolution of one example in float64. Here nothing is negative, so nothing
+cancels: a sum in float32 is right up to its roundings, unless products vanish below float32's
+range. So each of the three is done in float32 if no product can be that small, or if the least sum
+lies far above all that could have vanished; in float64 otherwise.
 
-Of a small image a large kernel's numbers are what there is most of: code of our own then reads W and never writes W^2.
+Of a small image a large kernel's numbers are what there is most of: code of our own then reads W
+and never writes W^2.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ Product = Callable[[Tensor, Tensor], Tensor]
 _TINY, _HUGE = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 # What may have vanished is at most this share of a sum.
 _SHARE = 1e-6
-# The kernel of our own is the faster one for images of at most so many positions, and no fewer weights.
+# The kernel of our own is the faster one for images of at most so many positions, and no fewer
+# weights.
 _POSITIONS, _WEIGHTS = 128, 1 << 14
 
 
@@ -60,7 +63,8 @@ class UnsquaredKernel:
     ) -> Scaled:
         """product(x, W^2).
 
-        outputs: the dimension of the result that has one entry for each row of W; None if there is none.
+        outputs: the dimension of the result that has one entry for each row of W; None if there is
+            none.
         sliding: how W moves, where the product is a plain convolution of images.
         """
         x = x.with_one_scale()
@@ -68,11 +72,11 @@ class UnsquaredKernel:
         return Scaled(y, x.log_scale).normalized()
 
     def kappa1(self) -> Tensor:
-        """The derivative in W^2: float32, or float64 where float32 is too narrow; zero if W leads to no output."""
+        """The derivative in W^2, float32 or float64; zero if W leads to no output."""
         return torch.zeros_like(self.weight) if self._kappa1 is None else self._kappa1
 
     def mass(self) -> Tensor | None:
-        """The path mass that enters each row, float64; None where it is not known without a look at the rows."""
+        """The path mass that enters each row, float64; None if it is not known."""
         return self._mass
 
 
@@ -110,7 +114,8 @@ class _KernelProduct(torch.autograd.Function):
 class _Passage:
     """One pass through a convolution and back.
 
-    x and y-bar are float64. In float32 they are x * factor and y-bar / factor, so kappa1 needs no factor.
+    x and y-bar are float64. In float32 they are x * factor and y-bar / factor, so kappa1 needs no
+    factor.
     """
 
     def __init__(
@@ -160,7 +165,7 @@ class _Passage:
         return F.conv2d(x, q, None, sliding.stride, sliding.padding, sliding.dilation)
 
     def _back(self, y_bar: Tensor, into: bool, wanted: bool) -> tuple[Tensor | None, Tensor | None]:
-        """x-bar and kappa1 in float32. W^2 is made anew: together those of a net are as large as the net."""
+        """x-bar and kappa1 in float32. W^2 is recomputed: all kernels squared are a second net."""
         x, sliding = self.short, self.sliding
         if sliding is None:
             return self._derivatives(y_bar, into, wanted)
@@ -187,7 +192,7 @@ class _Passage:
         return next(found) if into else None, next(found) if wanted else None
 
     def _is_certain(self, least: float, largest: float, result: Tensor) -> bool:
-        """Whether sums of products of W^2 with numbers between `least` and `largest` are right in float32."""
+        """Whether sums of products of W^2 with numbers from `least` to `largest` fit float32."""
         terms = self.weight.numel()
         if not self.q_largest * max(1.0, largest) * terms < _HUGE:
             return False
@@ -241,7 +246,8 @@ class UnsquaredMatrix:
 
     wanted: whether kappa1 is.
     anchor: what autograd is to differentiate in, so that `left` becomes known.
-    entered, through, left: x, y and the derivative in y, once there has been a pass forth and one back.
+    entered, through, left: x, y and the derivative in y, once there has been a pass forth and one
+        back.
     """
 
     def __init__(self, weight: Tensor, *, wanted: bool = True) -> None:

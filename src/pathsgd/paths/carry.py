@@ -1,12 +1,13 @@
-"""An optimiser's state when the units of its model are rescaled: what it would hold, had the net always been so.
+"""An optimiser's state after a rescaling: what it would hold for the rescaled model.
 
     p -> c p        grad -> grad / c        1/sqrt(K) -> c / sqrt(K)        grad / sqrt(K) -> itself
 
-So each tensor of a state is multiplied by a power of c. Torch's optimisers keep powers of the gradient; the path
-optimisers say theirs themselves (`state_powers`). Two entries of the package's own are of another kind:
+So each tensor of a state is multiplied by a power of c. Torch's optimisers keep powers of the
+gradient; the path optimisers say theirs themselves (`state_powers`). Two entries of the package's
+own are of another kind:
 
-    log_size        the mean of log(1/sqrt(K)) over a parameter's entries (metric/absolute.py): grows by that of log c
-    growth_scale    the scale of a recurrence's units (arithmetic/growth.py): multiplied by their alpha
+    log_size        the mean of log(1/sqrt(K)) over a parameter (metric/absolute.py): + mean log c
+    growth_scale    the scale of a recurrence's units (arithmetic/growth.py): multiplied by alpha
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ POWERS_OF_GRADIENT: dict[type[Optimizer], dict[str, int]] = {
 
 
 def powers_of(optimizer: Optimizer) -> dict[str, int]:
-    """The power of c that each tensor of the state is multiplied by; an optimiser that is not known is refused."""
+    """The power of c for each tensor of the state; an unknown optimiser is refused."""
     own = getattr(optimizer, "state_powers", None)
     if own is not None:
         return dict(own)
@@ -43,7 +44,9 @@ def powers_of(optimizer: Optimizer) -> dict[str, int]:
     if known is None:
         names = ", ".join(kind.__name__ for kind in POWERS_OF_GRADIENT)
         raise ValueError(
-            f"how the state of {type(optimizer).__name__} scales with the units is not known; known are PathAdam, "
+            f"how the state of {type(optimizer).__name__} scales with the units is not known; "
+            f"known are PathAdam, "
+            f"are PathAdam, "
             f"PathSGD, {names}. Rescale before the first step, or begin with a new optimiser"
         )
     # A wrapped optimiser sees grad / kappa, which scales as the parameter does.
@@ -73,7 +76,7 @@ def check(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> None:
 def carry(
     optimizer: Optimizer, parameters: Mapping[str, Tensor], spaces: NodeSpaces, factors: Tensor
 ) -> None:
-    """Let the state follow a rescaling of the parameters; factors: alpha of every node, 1 for the fixed one."""
+    """Rescale the state with the parameters. factors: alpha of every node, 1 for the fixed one."""
     powers = powers_of(optimizer)
     for name, p in parameters.items():
         edges = spaces.edges[name]

@@ -1,11 +1,11 @@
 """gamma^2 of a chain of matrices, x -> W1 -> W2 -> ..., where nothing else is wanted.
 
-    h = W^2 h + b^2   layer by layer, from ones;      gamma^2 = sum h            elementwise squares, one row h
+    h = W^2 h + b^2 layer by layer, from ones     gamma^2 = sum h     elementwise squares, one row h
 
-A matrix may be used turned round (h W), and again: a tied autoencoder. What no rescaling changes has K = 1 whatever its
-kappa (metric/geometry.py), so of such a net gamma^2 is all that a measurement finds, and a walk through its recording
-with scales for every number would take most of the time. `passes.squared.Evaluation` is the general route, and the
-oracle of this one.
+A matrix may be used turned round (h W), and again: a tied autoencoder. What no rescaling changes
+has K = 1 whatever its kappa (metric/geometry.py), so of such a net gamma^2 is all that a
+measurement finds, and a walk through its recording with scales for every number would take most of
+the time. `passes.squared.Evaluation` is the general route, and the oracle of this one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pathsgd.network.squared import in_rows
 from pathsgd.network.tape import Recording, Step, Value
 
 _LEAST, _MOST = 1e-100, 1e100
-"""Between these the sum of every layer is trusted: what has underflowed is then too small to matter, since no square of
-a float32 number exceeds 1e77."""
+"""The sum of every layer is trusted between these. What underflowed is then too small to matter: no
+square of a float32 number exceeds 1e77."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Link:
 
 
 def chain(recording: Recording) -> list[Link] | None:
-    """The layers of a recording that is such a chain from one input to one output; None if it is anything else."""
+    """The layers of a recording that is a chain from one input to one output; otherwise None."""
     if len(recording.inputs) != 1 or len(recording.outputs) != 1 or recording.rows != 1:
         return None
     rows, links, now = in_rows(recording), [], recording.inputs[0]
@@ -73,7 +73,7 @@ def _link(recording: Recording, step: Step) -> Link | None:
 
 @torch.no_grad()
 def log_gamma_sq(links: Sequence[Link], parameters: Mapping[str, Tensor]) -> float | None:
-    """log gamma^2; None where a number may have left the range, or a weight is not one in float32 on the CPU."""
+    """log gamma^2; None if a number may be out of range, or a weight is not float32 on the CPU."""
     names = [name for link in links for name in (link.weight, link.bias) if name is not None]
     if any(
         parameters[name].dtype is not torch.float32 or not parameters[name].is_cpu for name in names

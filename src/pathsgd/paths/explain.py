@@ -1,4 +1,4 @@
-"""What a model looks like to the rules: every operation, how it carries paths, and what follows for its parameters."""
+"""A report on a model: its operations, how they carry paths, and its parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pathsgd.network.tape import Recording
 
 @dataclass(frozen=True)
 class Row:
-    """Operations of one kind in one place: their rule, the parameters they take, how often they were met."""
+    """Operations of one kind in one place: rule, parameters, number of occurrences."""
 
     operation: str
     where: str
@@ -41,7 +41,7 @@ class Explanation:
     unreached: list[str] = field(default_factory=list)
     """Parameters on no path to the output."""
     pinned: dict[str, str] = field(default_factory=dict)
-    """Parameters that lead into units which cannot be rescaled though they are no outputs, and what fixes those."""
+    """Parameters that lead to hidden units which cannot be rescaled, and what fixes those."""
     free_nodes: dict[str, int] = field(default_factory=dict)
     """How many free nodes (units that can be rescaled) first appear at each parameter."""
 
@@ -92,7 +92,9 @@ class Explanation:
 
 
 def explain(model: nn.Module, *inputs: Any, output: Output = None) -> Explanation:
-    """Every operation of a model with its rule, shared and unreached parameters, free nodes; or why it is refused.
+    """Every operation of a model with its rule, or why the model is refused.
+
+    Also shared and unreached parameters, and free nodes.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh())
@@ -104,7 +106,7 @@ def explain(model: nn.Module, *inputs: Any, output: Output = None) -> Explanatio
     linear     module '0'  a linear map: squared weights, squared bias  0.weight, 0.bias
     <BLANKLINE>
     stopped at `torch.tanh` in module '1'
-    because it saturates, so it is not positively homogeneous and node-wise rescaling does not hold; use relu...
+    because it saturates, so it is not positively homogeneous and node-wise rescaling does not...
     """
     title = type(model).__name__
     try:

@@ -1,4 +1,4 @@
-"""The growth rates of a model's recurrent matrices (arithmetic/growth.py says what a growth rate is)."""
+"""The growth rates of a model's recurrent matrices (see arithmetic/growth.py)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from pathsgd.paths.kappa import Kappa
 class GrowthRate(float):
     """A growth rate: as a number, the growth that was found; with a bound that nothing exceeds.
 
-    lower: the largest growth found from many starts; the rate itself, unless no start led to its direction.
+    lower: the largest growth found from many starts; the rate itself, unless no start led to its
+        direction.
     upper: the Perron root of max(W, 0): no state grows faster, whichever units are active.
     uses: how often paths apply the matrix; uses * log(rate) is what a signal can gain on its way.
     """
@@ -45,12 +46,14 @@ def growth_rate(model: nn.Module, *inputs: Any, output: Output = None) -> dict[s
     """The growth rate of every matrix that the model applies to its own results, by parameter name.
 
     inputs: example inputs of the model; only shapes and dtypes matter.
-    output: which of the model's results to measure, an index, a key or a function; None takes the first tensor.
+    output: which of the model's results to measure, an index, a key or a function; None takes the
+        first tensor.
 
-    A state that nothing enters any more grows or fades by this factor in each application, in the long run and from
-    the worst start: h -> relu(W h) for an RNN layer, a loop over a cell or a stack of tied layers, the whole map
-    h -> (1 - a) h + a relu(W h) for a leaky RNN. Rescaling units does not change it. Matrices in loops of another kind
-    (network/recurrences.py) are left out.
+    A state that nothing enters any more grows or fades by this factor in each application, in the
+    long run and from
+    the worst start: h -> relu(W h) for an RNN layer, a loop over a cell or a stack of tied layers,
+    the whole map h -> (1 - a) h + a relu(W h) for a leaky RNN. Rescaling units does not change it.
+    Matrices in loops of another kind (network/recurrences.py) are left out.
 
     >>> import torch
     >>> rnn = torch.nn.RNN(2, 3, nonlinearity="relu")
@@ -72,7 +75,8 @@ def growth_rate(model: nn.Module, *inputs: Any, output: Output = None) -> dict[s
         weight = parameters[recurrence.name].detach().double()
         f = map_of(recurrence, weight, whitening_of(kappa1, recurrence.name, weight))
         upper = float(growth.upper_bound(f))
-        # A direction that grows by exp(c / T) in each of T uses stands out after some T / c iterations, not before.
+        # A direction that grows by exp(c / T) in each of T uses stands out after some T / c
+        # iterations, not before.
         iterations = max(240, min(2 * recurrence.uses, 4000))
         lower = (
             float(growth.strongest(f, iterations=iterations)[0])
@@ -95,7 +99,7 @@ def map_of(
     whitening: Tensor | None = None,
     scale: Tensor | None = None,
 ) -> growth.Map:
-    """The map of a recurrence with this weight (H, H), in coordinates from its whitening or of a scale known before."""
+    """The map of a recurrence with this weight (H, H); scale: from the whitening if not given."""
     if recurrence.transposed:
         weight, whitening = weight.t(), None if whitening is None else whitening.t()
     if scale is None:

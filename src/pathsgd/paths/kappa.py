@@ -3,9 +3,9 @@
     kappa1_i = dg/dq_i                    one backward pass through the squared network
     kappa2_i = 2 q_i d^2g/dq_i^2          zero unless some path uses the parameter more than once
 
-kappa2 comes in closed form for recurrent matrices (arithmetic/second_order.py) and by automatic differentiation where a
-parameter is shared along a path in any other way: hand-written loops, one Parameter in two modules, tied encoder and
-decoder.
+kappa2 comes in closed form for recurrent matrices (arithmetic/second_order.py) and by automatic
+differentiation where a parameter is shared along a path in any other way: hand-written loops, one
+Parameter in two modules, tied encoder and decoder.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ _SHORT_CUT = 1e-11
 class Kappa:
     """kappa1 and kappa2 at the current weights, in the scales of one evaluation.
 
-    With gamma^2 = m exp(S) (`total`) and q = mantissa exp(s) (`evaluation.weights[name]`), the stored tensors are
-    derivatives of m in q's mantissa:   kappa = stored * exp(S - s),   kappa / gamma^2 = stored / m * exp(-s).
+    With gamma^2 = m exp(S) (`total`) and q = mantissa exp(s) (`evaluation.weights[name]`), the
+    stored tensors are derivatives of m in q's mantissa:
+
+        kappa = stored * exp(S - s)        kappa / gamma^2 = stored / m * exp(-s)
     With `relative` all of them are divided by m already, unless it is zero.
 
     bare: parameters of which only `first_of_bare` is wanted, out of `passes.squared.used_once`.
@@ -60,7 +62,7 @@ class Kappa:
         relative: bool = False,
         framing: Framing | None = None,
     ) -> None:
-        """also: values whose derivatives are wanted besides (`in_values`). given, wanted: as `Evaluation` has them."""
+        """also: values whose derivatives are wanted. given, wanted: see `Evaluation`."""
         self.recording, self.parameters = recording, parameters
         self.evaluation = Evaluation(
             recording, parameters, keep=also, given=given, wanted=wanted, bare=bare, framing=framing
@@ -101,7 +103,7 @@ class Kappa:
         }
 
     def first_of_bare(self) -> dict[str, tuple[Tensor | Outer, Tensor | None]]:
-        """dm/dq of the bare parameters, and the path mass that enters each of their rows where that is known."""
+        """dm/dq of the bare parameters, and the path mass that enters each row, if known."""
         return {
             name: (unsquared.kappa1(), unsquared.mass()) for name, unsquared in self._bare.items()
         }
@@ -110,7 +112,7 @@ class Kappa:
     def second(
         self, samples: int | None = None, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
-        """2 q d^2m/dq^2 of every used parameter; `samples` asks for the unbiased estimate where autodiff is needed."""
+        """2 q d^2m/dq^2 of every used parameter. samples: for an estimate without closed form."""
         shared = parameters_shared_along_paths(self.recording)
         result = {name: torch.zeros_like(q) for name, q in self._leaves.items()}
         for name in shared.recurrent:
@@ -146,7 +148,8 @@ class Kappa:
         again = Evaluation(self.recording, self.parameters, unroll=True)
         q = again.weights[name].mantissa
         (gradient,) = torch.autograd.grad(again.total.mantissa, q, create_graph=True)
-        # Both evaluations choose their scales alike; make sure, the diagonal is wanted in this one's.
+        # Both evaluations choose their scales alike; make sure, the diagonal is wanted in this
+        # one's.
         return q, gradient * torch.exp(again.total.log_scale - self.total.log_scale)
 
     def _hessian_diagonal(self, name: str) -> Tensor:
@@ -170,7 +173,7 @@ class Kappa:
         return diagonal.reshape(q.shape)
 
     def _estimate(self, name: str, samples: int, generator: torch.Generator | None) -> Tensor:
-        """E[v * (Hess v)] over random signs v (Bekas, Kokiopoulou & Saad 2007): unbiased for the diagonal."""
+        """E[v * (Hess v)] over random signs v (Bekas, Kokiopoulou & Saad 2007), unbiased."""
         q, gradient = self._gradient_with_graph(name)
         total = torch.zeros_like(q)
         if gradient.requires_grad:
@@ -207,13 +210,13 @@ def kappa(
 ) -> dict[str, Tensor]:
     """kappa of every parameter, by name, as float64 tensors of the parameters' shapes.
 
-    terms: "first" kappa1 = dg/dq; "second" kappa2 = 2 q d^2g/dq^2; "both" their sum, half the second derivative of
-        gamma^2 in p.
-    convention: "exact", or "paper" for kappa2 as the paper's table was printed: each pair of uses counted once and
-        without the factor 2, a quarter of the exact value.
+    terms: "first" kappa1 = dg/dq; "second" kappa2 = 2 q d^2g/dq^2; "both" their sum, half the
+        second derivative of gamma^2 in p.
+    convention: "exact", or "paper" for kappa2 as the paper's table was printed: each pair of uses
+        counted once and without the factor 2, a quarter of the exact value.
     relative: divided by gamma^2; finite for every sequence length.
-    samples: estimate kappa2 from that many random signs where it has no closed form, instead of exactly. Unbiased,
-        and drawn from `generator`.
+    samples: estimate kappa2 from that many random signs where it has no closed form, instead of
+        exactly. Unbiased, and drawn from `generator`.
 
     A parameter that no path uses has kappa zero.
     """
@@ -259,24 +262,27 @@ def _signed(values: Tensor, log_factor: Tensor) -> Tensor:
     return values.sign() * scaled.to_float(values.abs(), log_factor)
 
 
-# ---- The share of all paths that a weight carries: a score for pruning that rescaling does not change.
+# ---- shares of paths -----------------------------------------------------------------------------
 
 
 def path_share(model: nn.Module, *inputs: Any, output: Output = None) -> dict[str, Tensor]:
-    """Each weight's share of gamma^2, by parameter name, as float64 tensors of the parameters' shapes.
+    """Each weight's share of gamma^2, q kappa1 / gamma^2 = 1/2 p d log gamma^2 / dp, by name.
 
     inputs: example inputs of the model; only shapes and dtypes matter.
-    output: which of the model's results to measure, an index, a key or a function; None takes the first tensor.
+    output: which of the model's results to measure, an index, a key or a function; None takes the
+        first tensor.
 
-    The shares of a layer that every path crosses once add up to one, with the bias that starts paths there. They are
-    importance scores for `torch.nn.utils.prune`:
+    The shares of a layer that every path crosses once add up to one, with the bias that starts
+    paths there. They are importance scores for `torch.nn.utils.prune`:
 
     >>> import torch
     >>> from torch.nn.utils import prune
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     >>> share = path_share(net, torch.ones(1, 4))
     >>> weights = {(net[0], "weight"): share["0.weight"], (net[2], "weight"): share["2.weight"]}
-    >>> prune.global_unstructured(list(weights), prune.L1Unstructured, importance_scores=weights, amount=0.5)
+    >>> prune.global_unstructured(
+    ...     list(weights), prune.L1Unstructured, importance_scores=weights, amount=0.5
+    ... )
     >>> int(sum((module.weight == 0).sum() for module, _ in weights))
     20
     """

@@ -1,7 +1,8 @@
-"""Is this recording a plain recurrent net, [embedding ->] one ReLU RNN layer -> linear output, or a stack of layers?
+"""Plain recurrent nets: [embedding ->] ReLU RNN layers -> linear output.
 
-Every entry that such a net may move on its way (a transpose, the choice of the last step) is followed by its number:
-the layers' arguments then show whether the RNN reads what it should, and which steps the output layer reads.
+Every entry that such a net may move on its way (a transpose, the choice of the last step) is
+followed by its number: the layers' arguments then show whether the RNN reads what it should, and
+which steps the output layer reads.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class StackNet:
-    """[embedding ->] a ReLU RNN of several layers or both directions -> linear output; absent parts are None."""
+    """[embedding ->] RNN layers, one or two directions -> linear output; absent parts are None."""
 
     layers: tuple[tuple[Cell, ...], ...]
-    """From the lowest; of each the direction forwards, and where there is one that backwards in time."""
+    """From the lowest; of each, the forward direction and, if there is one, the backward one."""
     w_out: str
     b_out: str | None
     embedding: str | None
     steps: int
     reads: tuple[int | None, ...]
-    """Of each direction of the highest layer, the step that the output layer reads; None for every step."""
+    """For each direction of the highest layer, the step that is read; None for every step."""
 
 
 def match(recording: Recording) -> PlainNet | StackNet | None:
@@ -159,14 +160,15 @@ def _constant_input(recording: Recording, x: Value, embedding: Step | None) -> b
 
 
 def _reads(recording: Recording, recurrent: Step, linear: Step) -> tuple[int | None, ...] | None:
-    """Which step of each direction the output layer reads, None for every one once; None if it reads anything else."""
+    """The step of each direction that is read, None for every step; None for anything else."""
     call = Call.parse(*recurrent.args)
     states, last = recurrent.outputs
     assert states is not None and last is not None and linear.outputs[0] is not None
     width, total = states.shape[-1], call.steps
     units = torch.arange(width)
     time = torch.arange(total).reshape((1, -1, 1) if call.batch_first else (-1, 1, 1))
-    # Final states: of each direction of the highest layer, where it ends; the others are nothing that can be followed.
+    # Final states: of each direction of the highest layer, where it ends; the others are nothing
+    # that can be followed.
     ends = torch.tensor([total - 1, 0])[: call.directions, None] * width + units.view(
         call.directions, -1
     )

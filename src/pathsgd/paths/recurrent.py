@@ -1,13 +1,15 @@
-"""kappa1 of a plain recurrent net in closed form: [embedding ->] one ReLU RNN layer -> linear output.
+"""kappa1 of a plain recurrent net in closed form: [embedding ->] RNN layer -> linear output.
 
-The commonest model of this field gets a path of its own: with A = W_rec^2, u = what enters a step, v = what an output
-step collects (column sums of W_out^2), both sequences of states and their sums come from `kernels.plain_sums`, and
+The commonest model of this field gets a path of its own: with A = W_rec^2, u = what enters a step,
+v = what an output step collects (column sums of W_out^2), both sequences of states and their sums
+come from `kernels.plain_sums`, and
 
-    kappa1(W_rec) = sum_s delta_{s+1} h_s^T        kappa1(W_in) = (sum_s delta_s) e^T        kappa1(b) = sum_s delta_s
+    kappa1(W_rec) = sum_s delta_{s+1} h_s^T
+    kappa1(W_in) = (sum_s delta_s) e^T        kappa1(b) = sum_s delta_s
     kappa1(W_out) = 1 (sum over output steps h_s)^T
 
-e is 1, or the column sums of the squared embedding. Matrices whose kappa is constant along a dimension keep size 1
-there. `quantities.kappa.Kappa` is the general route and this one's oracle.
+e is 1, or the column sums of the squared embedding. Matrices whose kappa is constant along a
+dimension keep size 1 there. `quantities.kappa.Kappa` is the general route and this one's oracle.
 """
 
 from __future__ import annotations
@@ -29,23 +31,24 @@ from pathsgd.paths.match import PlainNet
 
 @dataclass(frozen=True)
 class PlainKappa:
-    """kappa1 / gamma^2 of every parameter and log gamma^2; states, adjoints, root and divisor for kappa2."""
+    """kappa1 / gamma^2 of every parameter, log gamma^2, and what kappa2 needs."""
 
     kappa1: dict[str, Tensor]
     flow: dict[str, Tensor]
-    """Path flow through the units that a parameter's rows (columns, for an embedding) lead into, by its name."""
+    """Path flow through the units of a parameter's rows (an embedding's columns), by its name."""
     log_gamma_sq: float
     h: Tensor
     delta: Tensor
     root: float
     divisor: float
     next_root: float
-    """The growth of the states from the last step but one to the last: the root to start from next time."""
+    """The growth of the states in the last step: the root to start from next time."""
     also: Sequence[float] = ()
     """Other numbers that were read from the device with these."""
 
 
-# Rounding errors add up from step to step; measured, float32 keeps to 1e-5 of each entry for this many.
+# Rounding errors add up from step to step; measured, float32 keeps to 1e-5 of each entry for this
+# many.
 FLOAT32_STEPS = 1024
 
 
@@ -58,8 +61,10 @@ def kappa1(
 ) -> PlainKappa:
     """kappa1 / gamma^2 of every parameter of a plain net, constant dimensions kept at size 1.
 
-    root: a guess of the Perron root of A, `next_root` of the last measurement; only a scale, so it need not be exact.
-    exact: in float64; otherwise in float32 where the weights are and `is_certain` vouches for the result.
+    root: a guess of the Perron root of A, `next_root` of the last measurement; only a scale, so it
+        need not be exact.
+    exact: in float64; otherwise in float32 where the weights are and `is_certain` vouches for the
+        result.
     """
     embedded = (
         None
@@ -109,7 +114,7 @@ def kappa1(
 def _ends(
     net: PlainNet, parameters: Mapping[str, Tensor], embedded: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """What enters the units at each step and what an output collects of them, (H,) each, float64."""
+    """What enters the units at each step, and what an output collects; (H,) each, float64."""
     u, _ = squared_products(parameters[net.w_in], embedded, out=False)
     _, v = squared_products(parameters[net.w_out], into=False)
     assert u is not None and v is not None
@@ -141,10 +146,10 @@ def _balanced_sums(
     root: float,
     known: PlainSums,
 ) -> PlainSums | None:
-    """Sums in float32 with units rescaled so that what reaches a unit is as large as what it leads to; None if in vain.
+    """Sums in float32 with balanced units; None if they do not fit float32 either.
 
-    By powers of two, which round nothing: a net whose weights are badly scaled has the sums of its balanced twin in
-    every bit, where float64 would round others.
+    By powers of two, which round nothing: a net whose weights are badly scaled has the sums of its
+    balanced twin in every bit, where float64 would round others.
     """
     into, _, through = known.vectors.unbind()
     ratio = into.square() / through
@@ -175,9 +180,10 @@ def _balanced_sums(
 
 
 def is_certain(sums: PlainSums) -> bool:
-    """Whether no sum depends on a number that was too small or too large for the dtype of its sequences.
+    """Whether no sum depends on a number outside the range of its dtype.
 
-    All terms are nonnegative. What underflows is below `tiny` times the largest factor it meets, and may grow on its
+    All terms are nonnegative. What underflows is below `tiny` times the largest factor it meets,
+    and may grow on its
     way as entries differ: a result far above that many such losses has not lost anything.
     """
     steps, hidden = sums.h.shape
@@ -202,10 +208,11 @@ def kappa2(net: PlainNet, parameters: Mapping[str, Tensor], first: PlainKappa) -
 def sequences(
     weight: Tensor, u: Tensor, v: Tensor, steps: int, *, every_step: bool, root: float | None = None
 ) -> tuple[Tensor, Tensor, float]:
-    """Scaled states h and adjoints delta of the squared recurrence, and the root r that was taken out.
+    """Scaled states h and adjoints delta of the squared recurrence, and the root r.
 
-    weight: W_rec (H, H); u: what enters each step (H,); v: what each output step collects (H,). Row s-1 of the first
-    is r^-(s-1) h_s, row s-1 of the second is r^-(T-s) delta_s. root: a good guess of r, from an earlier call.
+    weight: W_rec (H, H); u: what enters each step (H,); v: what each output step collects (H,). Row
+    s-1 of the first is r^-(s-1) h_s, row s-1 of the second is r^-(T-s) delta_s. root: a good guess
+    of r, from an earlier call.
     """
     if root is None:
         root = max(1.0, perron_root(weight.to(u.dtype).square(), u, v))

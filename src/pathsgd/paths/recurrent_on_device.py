@@ -1,13 +1,14 @@
-"""kappa1 of a plain recurrent net on a GPU or another device: few operations, and one wait for all of them.
+"""kappa1 of a plain recurrent net on an accelerator: few launches, one synchronisation.
 
-On the CPU a measurement is short of arithmetic, here of launches. So states and adjoints are computed together, by
-doubling alone, as two chains y_{s+1} = N y_s of row vectors with one more entry that carries the constant input:
+On the CPU a measurement is short of arithmetic, here of launches. So states and adjoints are
+computed together, by doubling alone, as two chains y_{s+1} = N y_s of row vectors with one more
+entry that carries the constant input:
 
-    y_s = [h_s, c_s]      N = [[A^T, 0], [decay u, decay]]      c_s = decay^(s-1)      decay = 1 / root
+    y_s = [h_s, c_s]    N = [[A^T, 0], [decay u, decay]]    c_s = decay^(s-1)    decay = 1 / root
     [y_1 .. y_b] N^b = [y_{b+1} .. y_2b]: two batched products for each doubling
 
-In float64, whatever the weights' dtype: nothing needs to be checked before the next launch. The numbers that the host
-needs (gamma^2, the growth of the states) are copied together.
+In float64, whatever the weights' dtype: nothing needs to be checked before the next launch. The
+numbers that the host needs (gamma^2, the growth of the states) are copied together.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathsgd.paths.match import PlainNet
 from pathsgd.paths.recurrent import PlainKappa
 
 _LEAST, _MOST = 1e-200, 1e200
-"""gamma^2 in units of root^(T-1) is trusted between these; outside, the guess of the root was too far off."""
+"""gamma^2 / root^(T-1) is trusted between these; outside, the guess of the root is too far off."""
 
 
 def kappa1(
@@ -32,7 +33,7 @@ def kappa1(
     root: float | None = None,
     also: Sequence[Tensor] = (),
 ) -> PlainKappa:
-    """kappa1 / gamma^2 of every parameter of a plain net; `closed_form.kappa.kappa1` on another device.
+    """kappa1 / gamma^2 of every parameter of a plain net; as `recurrent.kappa1`.
 
     also: other numbers on the device that shall be read together with these.
     """
@@ -91,7 +92,7 @@ def _squares(net: PlainNet, parameters: Mapping[str, Tensor]) -> dict[str, Tenso
 
 
 def _ends(net: PlainNet, squares: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor | None]:
-    """u, what enters each step (H,); v, what each output collects (H,); columns of the embedding, summed."""
+    """u, what enters each step, and v, what an output collects; the embedding's column sums."""
     embedded = None if net.embedding is None else squares[net.embedding].sum(0)
     u = squares[net.w_in].sum(1) if embedded is None else squares[net.w_in] @ embedded
     for bias in net.biases:
@@ -112,7 +113,7 @@ def _perron_root(A: Tensor, u: Tensor, v: Tensor, iterations: int = 8) -> Tensor
 def _sequences(
     A: Tensor, u: Tensor, v: Tensor, net: PlainNet, decay: float | Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scaled states and adjoints, (T, H) each, as `states.sequences` has them, and decay^0 .. decay^(T-1)."""
+    """Scaled states and adjoints, (T, H) each, and decay^0 .. decay^(T-1)."""
     hidden, steps = A.shape[0], net.steps
     power = A.new_zeros(2, hidden + 1, hidden + 1)
     torch.mul(A.t(), decay, out=power[0, :hidden, :hidden])

@@ -1,18 +1,20 @@
-"""kappa1 of several recurrent layers in closed form: [embedding ->] ReLU RNN layers, one or two directions -> linear.
+"""kappa1 of several recurrent layers in closed form, in one or two directions.
 
-The states of a layer enter the next one, so what enters differs from step to step, and a layer is one sweep forth and
-one back (`kernels.stack_sums`). With A = W_rec^2, x_t what enters a layer, t = 1..T:
+The states of a layer enter the next one, so what enters differs from step to step, and a layer is
+one sweep forth and one back (`kernels.stack_sums`). With A = W_rec^2, x_t what enters a layer, t =
+1..T:
 
-    h_t = A h_{t-1} + W_in^2 x_t + b^2        delta_t = A^T delta_{t+1} + what enters from above at t
-    kappa1(W_in) = sum_t delta_t x_t^T        kappa1(W_rec) = sum_t delta_{t+1} h_t^T        kappa1(b) = sum_t delta_t
+    h_t = A h_{t-1} + W_in^2 x_t + b^2        delta_t = A^T delta_{t+1} + what comes from above
+    kappa1(W_in) = sum_t delta_t x_t^T        kappa1(W_rec) = sum_t delta_{t+1} h_t^T
+    kappa1(b) = sum_t delta_t
 
 and a direction backwards in time has t+1 and t-1 exchanged.
 
-Range. h_t is kept as h_t decay^(t-1), delta_t as delta_t decay^(T-t), in all layers: with 1 / decay at least the
-largest Perron root nothing overflows, and all products of the two have decay^(T-1). Two directions have opposite
-powers, which one layer mixes for the next: they are kept as they are, decay = 1. Where numbers leave the range all the
-same there is no result, and `quantities.kappa.Kappa`, the general route and this one's oracle, has a scale for every
-step.
+Range. h_t is kept as h_t decay^(t-1), delta_t as delta_t decay^(T-t), in all layers: with 1 / decay
+at least the largest Perron root nothing overflows, and all products of the two have decay^(T-1).
+Two directions have opposite powers, which one layer mixes for the next: they are kept as they are,
+decay = 1. Where numbers leave the range all the same there is no result, and
+`quantities.kappa.Kappa`, the general route and this one's oracle, has a scale for every step.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _LARGEST = {torch.float32: 1e18, torch.float64: 1e150}
 
 @dataclass(frozen=True)
 class StackKappa:
-    """As `closed_form.kappa.PlainKappa` has them: kappa1 / gamma^2, flow through units, log gamma^2, the next root."""
+    """kappa1 / gamma^2, flow through units, log gamma^2 and the next root (see `PlainKappa`)."""
 
     kappa1: dict[str, Tensor | Outer]
     flow: dict[str, Tensor]
@@ -55,10 +57,10 @@ class StackKappa:
 def kappa1(
     net: StackNet, parameters: Mapping[str, Tensor], root: float | None = None
 ) -> StackKappa | None:
-    """kappa1 / gamma^2 of every parameter, constant dimensions at size 1; None where numbers leave float64's range.
+    """kappa1 / gamma^2 of every parameter; None where numbers leave float64's range.
 
-    A matrix that no path uses, whatever its weights, has none: output[-1] of a direction backwards in time is its first
-    state.
+    A matrix that no path uses, whatever its weights, has none: output[-1] of a direction backwards
+    in time is its first state.
 
     In float32 where the weights are and nothing was lost by that, else in float64.
 
@@ -97,7 +99,8 @@ def _measured(
     unused = _unused(net)
     sums = stack_sums(
         [[_weights(parameters, cell) for cell in layer] for layer in net.layers],
-        parameters[net.w_out], None if net.b_out is None else parameters[net.b_out], embedded, net.steps, net.reads,
+        parameters[net.w_out], None if net.b_out is None else parameters[net.b_out], embedded,
+        net.steps, net.reads,
         1 / root, [cell.w_rec in unused for cell in net.layers[-1]], (_LEAST, _MOST),
     )  # fmt: skip
     if not sums.cells or not sums.largest < _LARGEST[dtype]:
@@ -126,7 +129,7 @@ def _measured(
 
 
 def _roots(net: StackNet, parameters: Mapping[str, Tensor]) -> list[float]:
-    """The Perron roots of the layers, roughly, each from what enters it first and leaves it last."""
+    """The Perron roots of the layers, roughly, from what enters and leaves each of them."""
     squares = {name: parameters[name].detach().double().square() for name in _names(net)}
     entering = None if net.embedding is None else squares[net.embedding].sum(0)
     u, v = [], [squares[net.w_out].sum(0)]
@@ -167,9 +170,9 @@ class _CellSums:
 def _is_certain(net: StackNet, sums: StackSums) -> bool:
     """Whether no sum depends on a number that was too small for float32.
 
-    As `closed_form.kappa.is_certain`: all terms are nonnegative, and a result far above what underflow can have
-    taken away has lost nothing. On its way up through the layers a loss may grow by what each layer multiplies by: no
-    row or column of a matrix has a larger sum than all of it.
+    As `closed_form.kappa.is_certain`: all terms are nonnegative, and a result far above what
+    underflow can have taken away has lost nothing. On its way up through the layers a loss may grow
+    by what each layer multiplies by: no row or column of a matrix has a larger sum than all of it.
     """
     tiny, hidden = torch.finfo(torch.float32).tiny, len(sums.cells[0].into)
     return sums.least > 1e12 * tiny * max(1.0, sums.largest) ** 2 * sums.gain * net.steps * hidden

@@ -1,6 +1,6 @@
-"""Node-wise rescalings of a model: which ones there are; and in place: given, random, the balanced one.
+"""Node-wise rescalings of a model in place: given, random, or balanced.
 
-p <- p * alpha[out] / alpha[into]      alpha > 0, one per free node (node_graph.py); the function does not change
+p <- p * alpha[target] / alpha[source]      alpha > 0 for each free node (network/nodes.py)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def node_spaces(model: nn.Module, *inputs: Any, output: Output = None) -> NodeSpaces:
-    """The feasible node-wise rescalings of a model: how many free nodes, and how they act on each parameter."""
+    """The feasible node-wise rescalings: the free nodes, and how they act on each parameter."""
     return spaces_of(record(model, inputs, output), dict(model.named_parameters()))
 
 
@@ -47,7 +47,8 @@ def rescale_nodes(
 ) -> nn.Module:
     """Rescale the model's units in place: p <- p * alpha[out] / alpha[into]. Returns the model.
 
-    alpha: one positive number per free node (see `node_spaces`), or a single number for all of them.
+    alpha: one positive number per free node (see `node_spaces`), or a single number for all of
+        them.
     optimizer: the model's optimiser, whose state is carried along (see `balance`).
     """
     parameters, spaces = _free_nodes(model, inputs, output, optimizer)
@@ -65,10 +66,11 @@ def random_rescaling(
     output: Output = None,
     optimizer: Optimizer | None = None,
 ) -> nn.Module:
-    """Rescale every free node in place by a random alpha, log-uniform between low and high. Returns the model.
+    """Rescale every free node in place by a random alpha, log-uniform from low to high.
 
-    powers_of_two: round each alpha to the nearest power of two. Then nothing is rounded in the weights: the function is
-        the same in every bit, and so are the steps of PathAdam and PathSGD where their metric is measured as exactly.
+    powers_of_two: round each alpha to the nearest power of two. Then nothing is rounded in the
+        weights: the function is the same in every bit, and so are the steps of PathAdam and PathSGD
+        where their metric is measured as exactly.
     optimizer: the model's optimiser, whose state is carried along (see `balance`).
     """
     parameters, spaces = _free_nodes(model, inputs, output, optimizer)
@@ -91,7 +93,7 @@ def apply(
     alpha: Tensor,
     optimizer: Optimizer | None = None,
 ) -> None:
-    """p <- p * alpha[out] / alpha[into] for every parameter, and the optimiser's state with it; alpha: (count,)."""
+    """p <- p * alpha[target] / alpha[source], with the optimiser's state; alpha: (count,)."""
     factors = torch.cat([alpha.new_ones(1), alpha])
     with torch.no_grad():
         for name, p in parameters.items():
@@ -110,18 +112,19 @@ def balance(
     tolerance: float = 1e-10,
     max_iterations: int = 10_000,
 ) -> nn.Module:
-    """Rescale the model in place to the least sum of squared weights its function allows. Returns the model.
+    """Rescale the model in place to the least sum of squared weights. Returns the model.
 
         minimise over alpha  sum_e (w_e alpha[out] / alpha[into])^2
 
-    optimizer: the model's optimiser, if it is to go on: its state is carried along, so that it holds what it would,
-        had the net been balanced from the start. The steps of PathAdam and PathSGD that follow then move the function
-        as if nothing had happened; those of torch's optimisers do not, because they depend on the scaling.
+    optimizer: the model's optimiser, if it is to go on: its state is carried along, so that it
+        holds what it would, had the net been balanced from the start. The steps of PathAdam and
+        PathSGD that follow then move the function as if nothing had happened; those of torch's
+        optimisers do not, because they depend on the scaling.
 
-    At the minimum every free node has equal squared weight going in and coming out. The problem is convex in
-    log alpha; it is solved node by node (Osborne 1960 for one matrix; Stock et al. 2019 for networks), all nodes at
-    once with half steps, until no node's ratio is off by more than `tolerance`. Nodes with nothing coming in or going
-    out have no optimum and are left as they are.
+    At the minimum every free node has equal squared weight going in and coming out. The problem is
+    convex in log alpha; it is solved node by node (Osborne 1960 for one matrix; Stock et al. 2019
+    for networks), all nodes at once with half steps, until no node's ratio is off by more than
+    `tolerance`. Nodes with nothing coming in or going out have no optimum and are left as they are.
     """
     parameters, spaces = _free_nodes(model, inputs, output, optimizer)
     log_alpha = torch.zeros(spaces.count + 1, dtype=torch.float64)
@@ -165,11 +168,13 @@ def _checked(alpha: Any, count: int) -> Tensor:
     values = values.expand(count) if values.dim() == 0 else values
     if values.shape != (count,):
         raise ValueError(
-            f"alpha must be one number or {count} numbers (one per free node), got shape {tuple(values.shape)}"
+            f"alpha must be one number or {count} numbers (one per free node), "
+            f"got shape {tuple(values.shape)}"
         )
     if not bool((values > 0).all() and values.isfinite().all()):
         raise ValueError(
-            "alpha must be positive and finite: a unit scaled by zero or a negative number is another function"
+            "alpha must be positive and finite: "
+            "a unit scaled by zero or a negative number is another function"
         )
     return values
 
@@ -177,7 +182,7 @@ def _checked(alpha: Any, count: int) -> Tensor:
 def _squared_sums(
     parameters: Mapping[str, Tensor], spaces: NodeSpaces, log_alpha: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Squared weight entering and leaving each node at these alphas; an edge of a node to itself counts in neither."""
+    """Squared weight entering and leaving each node, without edges from a node to itself."""
     into, out = torch.zeros_like(log_alpha), torch.zeros_like(log_alpha)
     for name, p in parameters.items():
         edges = spaces.edges[name]

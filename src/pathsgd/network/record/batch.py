@@ -3,8 +3,8 @@
 The batch dimension is the first one along which the model treats slices separately: if it is
 resized, the steps stay the same, and the outputs and the number of paths grow in proportion. Inputs
 may be nested; every tensor in them may have a batch dimension. Without one (an unbatched input) the
-inputs are used as they are. Where rows differ in structure (a packed batch, masks, lengths), gamma^2
-is averaged over the rows.
+inputs are used as they are. Where rows differ in structure (a packed batch, masks, lengths),
+gamma^2 is averaged over the rows.
 """
 
 from __future__ import annotations
@@ -117,10 +117,10 @@ def _log_paths(recording: Recording) -> float:
     return float(total.log()) + math.log(examples(recording))
 
 
-# ---- slices that are separate for certain, without counting paths ---------------------------------
+# ---- slices that are certainly separate, without counting paths ----------------------------------
 
 _Twin = tuple[Value, int | None]
-"""The value of the second recording, and the dimension of the slices, counted from the last (-1)."""
+"""The value of the second recording, and the dimension of the slices counted from the end."""
 
 
 class _Mixed(Exception):

@@ -1,4 +1,4 @@
-"""Calls of torch functions: one name for each operation, uniform arguments, and the results' shapes."""
+"""Calls of torch functions: one name per operation, uniform arguments, shapes of results."""
 
 from __future__ import annotations
 
@@ -262,7 +262,8 @@ class NoRule(Exception):
 class Checked:
     """A call that its rule covers.
 
-    kind: of its results. results: the shape and dtype of each, or the result itself where it carries
+    kind: of its results. results: the shape and dtype of each, or the result itself where it
+        carries
     no paths. single: whether there is one. pack: the tuple type that torch returns several in.
     """
 

@@ -64,7 +64,7 @@ def map_tensors(function: Callable[[Tensor], Any], call: Call) -> Call:
 
 
 def _is_flat(call: Call) -> bool:
-    """Whether the arguments are tensors and nothing else: walking a tree costs a small net's step."""
+    """Whether the arguments are tensors only: walking a tree costs a small net's step."""
     return not call.kwargs and all(isinstance(a, Tensor) for a in call.args)
 
 

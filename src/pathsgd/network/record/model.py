@@ -38,9 +38,10 @@ def original(model: nn.Module) -> nn.Module:
 
 
 def watched(model: nn.Module) -> nn.Module:
-    """The module whose calls show the inputs: the measured one, or torch.compile's wrapper around it.
+    """The module whose calls show the inputs: the measured one, or torch.compile's wrapper.
 
-    A hook of the wrapper runs outside compiled code: it breaks no graph and causes no recompilation.
+    A hook of the wrapper runs outside compiled code: it breaks no graph and causes no
+    recompilation.
     """
     while isinstance(model, (DistributedDataParallel, DataParallel)):
         model = model.module

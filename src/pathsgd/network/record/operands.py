@@ -44,7 +44,7 @@ class Operands:
     # ---- tensors that enter ----------------------------------------------------------------------
 
     def input(self, tensor: Tensor, number: int) -> Tensor:
-        """What the model gets for an input: a stand-in, or integers and sparse matrices themselves."""
+        """What the model gets for an input: a stand-in, or the integers or sparse matrix."""
         origin = Origin(frozenset([number]))
         if tensor.is_floating_point() and not is_sparse(tensor):
             return self.stand_in(tensor, tensor.dtype, origin)
@@ -148,8 +148,8 @@ class Operands:
     def equivalent(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Another call with the same paths, for lookups and for choices by random numbers.
 
-        An embedding of constants (positions) is an index into its rows; a weight indexed by an input
-        is an embedding. All entries among which random numbers choose have paths.
+        An embedding of constants (positions) is an index into its rows; a weight indexed by an
+        input is an embedding. All entries among which random numbers choose have paths.
         """
         if name == "embedding" and len(args) >= 2 and self.carries_paths(args[1]):
             index, weight = args[:2]

@@ -1,4 +1,4 @@
-"""Which of a model's results are measured: the first tensor, all of them, some by index or key, or a submodule's."""
+"""The results of a model that are measured: its first tensor, or what `output` chooses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 Output = int | str | Callable[[Any], Any] | Sequence[int | str] | None
-"""Which of a model's results to measure: an index, a key, the name of a submodule, or a function; a list of those;
+"""What to measure: an index, a key, the name of a submodule, or a function; a list of those;
 "all" for every tensor it returns; None for the first."""
 
 
@@ -52,7 +52,8 @@ def _chosen(result: Any, output: Any, submodules: Mapping[str, Any]) -> Any:
         return result[output]
     except (KeyError, IndexError, TypeError) as error:
         raise ValueError(
-            f"output={output!r} does not fit what the model returned ({_describe(result)}), and no submodule of that "
+            f"output={output!r} does not fit what the model returned ({_describe(result)}), and no "
+            f"submodule of that "
             "name was called"
         ) from error
 
@@ -81,7 +82,7 @@ class Watched(dict[str, Any]):
 def watched(
     model: nn.Module, output: Output, enter: Callable[[Tensor], Tensor] = lambda tensor: tensor
 ) -> Iterator[Watched]:
-    """What the submodules that `output` may mean return while the block runs. enter: what they get for each tensor."""
+    """What the submodules named by `output` return in the block. enter: maps their inputs."""
     results = Watched(model, output)
 
     def entered(module: nn.Module, args: Any, kwargs: Any) -> Any:

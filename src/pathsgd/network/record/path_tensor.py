@@ -1,4 +1,4 @@
-"""Stand-ins for tensors while a forward pass is recorded, and where the values of tensors come from."""
+"""Stand-ins for tensors while a forward pass is recorded, and the origins of values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def joined(origins: Iterable[Origin], *, random: bool = False) -> Origin:
 
 @dataclass(eq=False)
 class Lost(Value):
-    """The result of an operation without a rule; an error only if a measured output depends on it."""
+    """The result of an operation without a rule; an error only if a measured output needs it."""
 
     refusal: UnsupportedOperation
 
@@ -92,7 +92,7 @@ def is_lost(a: Any) -> bool:
 
 
 def known_values(a: Any) -> Any:
-    """The values of a tensor that is computed from inputs and constants; anything else unchanged."""
+    """The values of a tensor computed from inputs and constants; anything else unchanged."""
     return a.known if isinstance(a, PathTensor) and a.known is not None else a
 
 

@@ -49,7 +49,7 @@ class RandomState:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Within the block, random numbers from this state; the present states return afterwards."""
+        """Within the block, random numbers from this state; the present states return after it."""
         before = RandomState.current()
         self._set()
         try:

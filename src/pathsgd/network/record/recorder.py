@@ -2,8 +2,8 @@
 
 The recorder is a `TorchFunctionMode`: it sees each torch function that the model calls, methods and
 operators included. An operation that meets a parameter or a tensor with paths becomes a `Step` with
-its rule. The result of an operation without a rule is lost: it is never passed through, and it is an
-error only if a measured output depends on it.
+its rule. The result of an operation without a rule is lost: it is never passed through, and it is
+an error only if a measured output depends on it.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """An operation on tensors with data: torch computes it, and origins are followed."""
         if any(map(self.operands.is_view_of_written, tensors)):
-            advice = "it uses a view of a tensor that paths were written into since; use the tensor itself"
+            advice = "it uses a view of a tensor that paths were written into since; "
+            advice += "use the tensor itself"
             self._refuse(name, advice)
         is_constant = name in calls.LIKE and name not in calls.RANDOM
         origin = CONSTANT if is_constant else self.operands.joined_origin(tensors, name)

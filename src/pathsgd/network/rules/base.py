@@ -1,21 +1,23 @@
-"""The one table: operation name -> rule.
+"""How each torch operation carries paths: one rule for each, in one table.
 
-A rule says two things of a torch operation:
+A rule says two things of an operation:
 
-- `squared`: how sums over paths flow through it. Operands that carry paths arrive as `Scaled`, everything else as
-  the user wrote it; the result is `Scaled` (or a tuple). Constants count with |c|^order, order = 2 for gamma^2.
-- `nodes`: how the node spaces of its operands and results relate, as `Nodes`, integer tensors of node numbers (see
-  network/nodes.py).
+- `squared`: how sums over paths flow through it. Operands that carry paths are `Scaled`, everything
+  else is as the user wrote it; the result is `Scaled`, or a tuple. Constants count with |c|^order.
+- `nodes`: how the nodes of its operands and results relate, as `Nodes` (see network/nodes.py).
 
-Operations are named as torch names them, without prefix and without the underscore of the in-place form: `torch.relu`,
-`torch.Tensor.relu_` and `torch.nn.functional.relu` are all `relu`. A new operation is one rule here and one row in
-the tests' case table.
+Operations have torch's names, without prefix and without the underscore of the in-place form:
+`torch.relu`, `torch.Tensor.relu_` and `torch.nn.functional.relu` are all `relu`. A new operation is
+a rule here and a row in the tests' case table.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
@@ -28,14 +30,15 @@ from pathsgd.network.tape import Kind, Product, Recording, Step, Value, values_i
 
 
 class Refusal(Exception):
-    """Raised by a rule that does not cover the options it was called with; the text says what could be done."""
+    """Raised by a rule that does not cover the options of a call; the text is the advice."""
 
 
 class Squared:
-    """What `squared` methods may ask of the pass that calls them (network/squared.py).
+    """The pass of the squared network that calls the rules (network/squared.py).
 
-    order: the exponent, 2 for gamma^2. unroll: recurrences are to be made of ordinary operations, which torch can
-    differentiate in batches. states: of every recurrence met, with its matrix; kappa2 is computed from them.
+    order: the exponent, 2 for gamma^2.
+    unroll: recurrences are made of ordinary operations, which torch differentiates in batches.
+    states: of every recurrence met, with its matrix; kappa2 is computed from them.
     """
 
     def __init__(self, order: float, device: torch.device, *, unroll: bool = False) -> None:
@@ -47,23 +50,20 @@ class Squared:
         values = torch.as_tensor(value, dtype=torch.float64, device=self.device)
         if not postpone() and not bool(values.isfinite().all()):
             raise ValueError(
-                f"a constant of shape {tuple(values.shape)} in the forward pass has NaN or infinite entries; "
-                "its paths have no finite weight"
+                f"a constant of shape {tuple(values.shape)} in the forward pass has NaN or "
+                "infinite entries; its paths have no finite weight"
             )
         return power_of(values, self.order)
-
-    def recurrence(self, weight: Any, states: States) -> None:
-        """Tell of a recurrent matrix and its states."""
-        self.states.append((weight, states))
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """Which node each entry of a tensor belongs to; for a weight, which parameter entry it is.
+    """The node of each entry of a tensor; for a weight, the parameter entry that it is.
 
-    ids: int64, of the tensor's shape. NOTHING (-1) marks a zero. Values of units: node 0 is fixed (inputs, outputs,
-    constants). Weights: CONSTANT (-2) marks an entry that no rescaling can change. What is computed from weights alone
-    (a sum of biases, a product of matrices) is values of units that only biases enter.
+    ids: int64, of the tensor's shape. NOTHING marks a zero. For values of units, FIXED is the node
+    of inputs, outputs and constants. For weights, CONSTANT marks an entry that no rescaling
+    changes. What is computed from weights (a sum of biases, a product of matrices) is values of
+    units.
     """
 
     ids: Tensor
@@ -71,27 +71,28 @@ class Nodes:
 
     @property
     def shape(self) -> torch.Size:
-        """The tensor's shape; a parameter as it is need not be numbered to tell it."""
+        """The tensor's shape; a whole parameter is not numbered for it."""
         return self.ids.shape
 
 
-Seen = tuple[list[Any], list[Window]]
-"""Operands that are images, or the same at all positions; what is seen of them along each of the last dimensions."""
-
 FIXED, NOTHING, CONSTANT = 0, -1, -2
+Seen = tuple[list[Any], list[Window]]
+"""Operands that are images, and what a result position sees of them along the last dimensions."""
 
 
 class NodeGraph(Protocol):
-    """What `nodes` methods may ask of the analysis that calls them (network/nodes.py)."""
+    """The analysis that calls `nodes` methods (network/nodes.py).
+
+    exact: only rescalings that keep the function exactly, small constants (eps) included.
+    """
 
     exact: bool
-    """Whether only rescalings are wanted that leave the function exactly as it is, small constants (eps) included."""
 
     def activation(self, operand: Any) -> Tensor:
-        """Node ids of an operand as values of units; a parameter becomes a bias, a constant a fixed node."""
+        """Node ids of an operand as values of units: a parameter is a bias, a constant is fixed."""
 
     def alike(self, *operands: Any) -> tuple[list[Tensor], bool]:
-        """Ids of operands to be mixed, and whether the mixture is a weight: if none of them is values of units."""
+        """Ids of operands that are joined, and whether the result is a weight."""
 
     def fresh(self, *shape: int) -> Tensor:
         """New nodes."""
@@ -100,51 +101,68 @@ class NodeGraph(Protocol):
         """These are the same nodes, entry by entry."""
 
     def merge(self, ids: Tensor, dims: Iterable[int]) -> Tensor:
-        """Tie all entries along these dimensions, as a sum or a weight shared over positions asks; size 1 remains."""
+        """Tie all entries along dimensions, as a sum or a shared weight does; size 1 remains."""
 
-    def edges(self, weight: Any, out: Tensor | int, into: Tensor | int) -> None:
-        """The weight's entries are edges from `into` to `out` (broadcast to the weight's shape)."""
+    def edges(self, weight: Any, target: Tensor | int, source: Tensor | int) -> None:
+        """The weight's entries are edges from `source` to `target`, broadcast to its shape."""
 
     def normalise(self, ids: Tensor) -> None:
-        """What reads these nodes here does not feel their scale."""
+        """The scale of these nodes does not matter to what reads them here."""
 
     @property
     def result_shape(self) -> torch.Size:
-        """The shape of the result under way."""
+        """The shape of the present step's result."""
 
     def pinned(self, *operands: Any) -> Nodes:
-        """No freedom here: everything involved is fixed. Always right, sometimes less than could be found."""
+        """Everything involved is fixed: always right, sometimes less than could be found."""
 
 
 class Rule:
-    """One operation's behaviour; subclasses override what differs."""
+    """One operation; subclasses override what differs.
+
+    summary: how paths pass, for the tables of the docs.
+    moves: entries go to the result as they are; a weight that is moved is still that weight.
+    multiplies: operands are multiplied with one another, unless `products` says otherwise.
+    aliases: the result may share the operand's memory, so in-place changes would reach both.
+    slices: how slices of a batch stay apart: entry by entry, row by row, as sequences, or because
+        entries are picked along another dimension. None: not known, paths have to be counted.
+    """
 
     summary: str = ""
     moves: bool = False
-    """Entries go from operand to result as they are: a weight moved is still that weight."""
     multiplies: bool = False
-    """Its operands are multiplied with one another, unless `products` says otherwise."""
-    slices: Literal["entries", "rows", "sequence", "picked"] | None = None
-    """How slices of a batch stay apart: entry by entry, row by row, as sequences, or because entries
-    are picked along another dimension. None: not known, paths have to be counted."""
     aliases: bool = False
-    """The result may share memory with the operand (as views do), so in-place changes would reach both."""
+    slices: Literal["entries", "rows", "sequence", "picked"] | None = None
+    kind: Kind | None = None
+    """The kind of the result; None: a weight if all operands are weights."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SimpleNamespace:
+        """The arguments of a call by the names of `squared`, with defaults."""
+        bound = self._signature.bind(None, *args, **kwargs)
+        bound.apply_defaults()
+        return SimpleNamespace(**bound.arguments)
+
+    @cached_property
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self.squared)
+
     def check(self, *args: Any, **kwargs: Any) -> None:
-        """Raise Refusal for options this rule does not cover. Called while recording, with `Value`s in place."""
+        """Raise Refusal for options this rule does not cover; called while recording."""
 
     def products(self, *args: Any, **kwargs: Any) -> list[Product]:
-        """The operation's products: which operands are multiplied with which, several terms of one factor together."""
+        """Which operands are multiplied with which; several terms of one factor together."""
         return [[[value] for value in values_in((args, kwargs))]] if self.multiplies else []
 
     def check_products(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse products of two activations."""
         for product in self.products(*args, **kwargs):
             if sum(any(v.kind is not Kind.WEIGHT for v in factor) for factor in product) > 1:
                 raise Refusal(
-                    "it multiplies two activations, which is not a path; one side must be parameters or constants"
+                    "it multiplies two activations, which is not a path; "
+                    "one side must be parameters or constants"
                 )
 
     def recurrent(self, *args: Any, **kwargs: Any) -> list[Value]:
@@ -156,15 +174,15 @@ class Rule:
         return 1
 
     def packed_rows(self, *args: Any, **kwargs: Any) -> int:
-        """How many examples a packed batch holds."""
+        """The number of examples in a packed batch."""
         return 1
 
     def constants(self, *args: Any, **kwargs: Any) -> Any:
-        """The arguments whose values `squared` reads; tensors among them are constants."""
+        """The arguments whose values `squared` reads."""
         return args, kwargs
 
     def windows(self, *args: Any, **kwargs: Any) -> Seen | None:
-        """How positions of the result see those of the operands, where all positions see them alike."""
+        """What positions of the result see of the operands, if it is the same everywhere."""
         return None
 
     def rewrite(self, *args: Any) -> tuple[Any, ...]:
@@ -172,12 +190,15 @@ class Rule:
         return args
 
     def result_kind(self, kinds: Iterable[Kind]) -> Kind:
+        """The kind of the result for operands of these kinds."""
+        if self.kind is not None:
+            return self.kind
         return Kind.WEIGHT if all(k is Kind.WEIGHT for k in kinds) else Kind.ACTIVATION
 
     def shape(
         self, operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """The result's shape and dtype, from running the operation itself on tensors without data."""
+        """The result's shape and dtype, from the operation on tensors without data."""
         return operation(*args, **kwargs)
 
     def squared(self, net: Squared, *args: Any, **kwargs: Any) -> Any:
@@ -201,10 +222,11 @@ def repeats(step: Step) -> int:
 
 def examples(recording: Recording) -> int:
     """How many examples the output sums over: 1, or the rows of a packed batch."""
-    return max(
-        recording.rows, *(s.rule.packed_rows(*s.args, **s.kwargs) for s in recording.steps), 1
-    )
+    packed = (s.rule.packed_rows(*s.args, **s.kwargs) for s in recording.steps)
+    return max(recording.rows, *packed, 1)
 
+
+# ---- the table -----------------------------------------------------------------------------------
 
 RULES: dict[str, Rule] = {}
 REFUSED: dict[str, str] = {}
@@ -213,10 +235,10 @@ R = TypeVar("R", bound=type[Rule])
 
 
 def operation(*names: str) -> Callable[[R], R]:
-    """Class decorator: this rule serves the operations of these names."""
+    """Class decorator: this rule serves the operations of these names, separated by spaces."""
 
     def register(rule: R) -> R:
-        for name in names:
+        for name in " ".join(names).split():
             if name in RULES:
                 raise ValueError(f"two rules for {name}")
             RULES[name] = rule(name)
@@ -226,8 +248,11 @@ def operation(*names: str) -> Callable[[R], R]:
 
 
 def refuse(reason: str, *names: str) -> None:
-    """Operations that are known and refused, with what could be done instead."""
-    REFUSED.update(dict.fromkeys(names, reason))
+    """Operations that are known and refused, with what to do instead; names as in `operation`."""
+    REFUSED.update(dict.fromkeys(" ".join(names).split(), reason))
+
+
+# ---- helpers of rules ----------------------------------------------------------------------------
 
 
 def per_dimension(value: Any, spatial: int) -> tuple[int, ...]:
@@ -238,20 +263,22 @@ def per_dimension(value: Any, spatial: int) -> tuple[int, ...]:
 
 def pointwise(*operands: Any) -> Seen:
     """Each position sees the same position of the operands."""
-    return [*operands], [Window()] * max(
-        len(a.shape) for a in operands if isinstance(a, (Value, Tensor))
-    )
+    dims = [len(a.shape) for a in operands if isinstance(a, (Value, Tensor))]
+    return [*operands], [Window()] * max(dims)
 
 
 def as_scaled(net: Squared, value: Any) -> Scaled:
-    """The operand itself where it carries paths, else |value|^order."""
+    """The operand itself if it carries paths, else |value|^order."""
     return value if isinstance(value, Scaled) else net.constant(value)
 
 
 def contraction(
     net: Squared, product: Callable[..., Tensor], x: Any, w: Any, *, last: bool = False
 ) -> Scaled:
-    """product(x, w), a sum over anything; with `last`, over x's last dimension, and scales of the others are kept."""
+    """product(x, w), a sum over any dimensions.
+
+    last: it sums over x's last dimension only, and the scales of the others are kept.
+    """
     x, w = as_scaled(net, x), as_scaled(net, w).with_one_scale()
     if not last:
         x = x.with_one_scale()
@@ -260,8 +287,3 @@ def contraction(
     y = product(x.mantissa, w.mantissa)
     scale = x.log_scale if x.uniform or y.dim() == x.mantissa.dim() else x.log_scale.squeeze(-1)
     return Scaled(y, scale + w.log_scale).normalized()
-
-
-def shape_of(operand: Any) -> torch.Size:
-    """The shape of an operand, also in the node analysis."""
-    return operand.shape

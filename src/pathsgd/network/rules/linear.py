@@ -1,7 +1,8 @@
 """Products with weights: linear maps, matrix products, Einstein sums.
 
-Index glossary: o output unit, i input unit; a weight's entry is the edge i -> o. In the node analysis every product
-is an Einstein sum, so that one function says which indices are units and which are positions a weight is shared over.
+Index glossary: o output unit, i input unit; a weight's entry is the edge i -> o. In the node
+analysis every product is an Einstein sum, so that one function says which indices are units and
+which are positions a weight is shared over.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from pathsgd.network.rules.base import (
     as_scaled,
     contraction,
     operation,
-    shape_of,
 )
 from pathsgd.network.rules.pointwise import add_nodes
 from pathsgd.network.tape import Product, values_in
@@ -37,8 +37,8 @@ def product_nodes(
 ) -> Nodes:
     """out = einsum(a, b), one side weights or constants, the other values of units.
 
-    A letter of the weight is one of its units; a letter the weight lacks is a position it is shared over, so the
-    values must have one scale along it.
+    A letter of the weight is one of its units; a letter the weight lacks is a position it is shared
+    over, so the values must have one scale along it.
     """
     if any(
         isinstance(x, Tensor) and not bool(x.any()) for x in (a, b)
@@ -51,7 +51,7 @@ def product_nodes(
     second = values[1] or not (values[0] or isinstance(b, Nodes))
     weight, w, x, v = (a, a_letters, b, b_letters) if second else (b, b_letters, a, a_letters)
     ids = graph.activation(x)
-    sizes = dict(zip(v, ids.shape)) | dict(zip(w, shape_of(weight)))
+    sizes = dict(zip(v, ids.shape)) | dict(zip(w, weight.shape))
     if not isinstance(weight, Nodes):  # fixed weights: a sum over what they contract
         merged = graph.merge(
             ids, [k for k, letter in enumerate(v) if letter in w and letter not in out_letters]
@@ -65,7 +65,7 @@ def product_nodes(
 
 
 def _arranged(ids: Tensor, letters: str, wanted: str) -> Tensor:
-    """The dimensions of `ids` in the order of `wanted`; size 1 for letters it lacks. Dropped ones have size 1."""
+    """The dimensions of `ids` in the order of `wanted`; size 1 for letters that are missing."""
     dropped = [k for k, letter in enumerate(letters) if letter not in wanted]
     kept = [letter for letter in letters if letter in wanted]
     ids = ids.squeeze(dropped) if dropped else ids
@@ -81,7 +81,7 @@ class ProductRule(Rule):
 
 
 def _linear(x: Tensor, weight: Tensor) -> Tensor:
-    """F.linear; where one number stands for all weights, as when paths are counted, the sum of x is enough."""
+    """F.linear; if all weights are one number, as for counting paths, from the sum of x."""
     if weight.dim() != 2 or any(weight.stride()) or not weight.numel():
         return F.linear(x, weight)
     return (x.sum(-1, keepdim=True) * weight[0, 0]).expand(*x.shape[:-1], len(weight))
@@ -113,15 +113,15 @@ class Linear(ProductRule):
         return y if bias is None else scaled.add(y, as_scaled(net, bias))
 
     def nodes(self, graph: NodeGraph, x: Any, weight: Any, bias: Any = None) -> Nodes:
-        dim = len(shape_of(x))
+        dim = len(x.shape)
         letters = ascii_letters[: dim - 1]
-        w = "YZ" if len(shape_of(weight)) == 2 else "Z"
+        w = "YZ" if len(weight.shape) == 2 else "Z"
         y = product_nodes(graph, x, letters + "Z", weight, w, letters + w[:-1])
         return y if bias is None else add_nodes(graph, y, bias)
 
 
 def _matmul_letters(a: Sequence[int], b: Sequence[int]) -> tuple[str, str, str]:
-    """a (batch, Y, Z) @ b (batch, Z, X), batch dimensions aligned on the right; vectors lack Y or X."""
+    """Letters of a (batch, Y, Z) @ b (batch, Z, X), aligned on the right; vectors lack Y or X."""
     batch = ascii_letters[: max(len(a), len(b), 2) - 2]
     left = (batch[len(batch) - len(a) + 2 :] + "Y" if len(a) > 1 else "") + "Z"
     right = (
@@ -132,7 +132,7 @@ def _matmul_letters(a: Sequence[int], b: Sequence[int]) -> tuple[str, str, str]:
 
 def matmul_nodes(graph: NodeGraph, a: Any, b: Any) -> Nodes:
     """The node relation of a @ b."""
-    shapes = shape_of(a), shape_of(b)
+    shapes = a.shape, b.shape
     letters = _matmul_letters(*shapes)
     sizes: dict[str, int] = {}
     for letter, size in [*zip(letters[0], shapes[0]), *zip(letters[1], shapes[1])]:
@@ -167,7 +167,7 @@ class MatrixProduct(ProductRule):
     def nodes(self, graph: NodeGraph, a: Any, b: Any) -> Nodes:
         if self.name != "inner":
             return matmul_nodes(graph, a, b)
-        left, right = len(shape_of(a)), len(shape_of(b))
+        left, right = len(a.shape), len(b.shape)
         if min(left, right) == 0:
             return graph.pinned(a, b)
         first, second = ascii_letters[: left - 1], ascii_letters[left : left + right - 1]

@@ -1,4 +1,4 @@
-"""Units and sums: ReLU and its relatives, additions, products with constants or elementwise weights."""
+"""Units and sums: ReLU and its relatives, additions, elementwise products."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from pathsgd.network.tape import Kind, Value
 
 @operation("relu", "abs", "absolute")
 class Unit(Rule):
-    """max(z, 0) or |z|: everything in the squared network is nonnegative, so it is the identity there.
+    """max(z, 0) or |z|: the identity in the squared network, where all values are nonnegative.
 
-    Of weights it is a constraint, relu(W) or |W|: the result is weights that scale as W does, and counts every entry,
-    as a unit counts every path, whether it is active or not.
+    Of weights it is a constraint, relu(W) or |W|: the result is weights that scale as W does, and
+    counts every entry, as a unit counts every path, whether it is active or not.
     """
 
     summary = "a ReLU unit or an absolute value: paths pass with weight 1"
@@ -83,7 +83,7 @@ class ThresholdUnit(Unit):
 
 @operation("leaky_relu")
 class LeakyUnit(Unit):
-    """max(z, 0) + slope * min(z, 0): positively homogeneous; a path passes with the larger squared slope, max(1, s^2).
+    """max(z, 0) + slope * min(z, 0): a path passes with the larger squared slope, max(1, s^2).
 
     For |slope| <= 1 that is 1, as for a ReLU, and at slope 1 it is a linear unit's 1.
     """
@@ -104,10 +104,8 @@ class LearntLeakyUnit(Unit):
     multiplies = True
 
     def squared(self, net: Squared, x: Any, weight: Any) -> Scaled:  # type: ignore[override]
-        x, slope = (
-            as_scaled(net, x),
-            as_scaled(net, weight).rescaled_to(torch.zeros((), dtype=torch.float64)).mantissa,
-        )
+        x, zero = as_scaled(net, x), torch.zeros((), dtype=torch.float64)
+        slope = as_scaled(net, weight).rescaled_to(zero).mantissa
         if slope.numel() > 1:
             slope = slope.reshape([1, -1] + [1] * (x.mantissa.dim() - 2))
         return x.times(slope.clamp(min=1.0))
@@ -146,21 +144,17 @@ class Identity(Same):
 @operation("to", "float", "double", "half", "bfloat16", "type", "type_as")
 class Cast(Identity):
     def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
-        named = {
-            "float": torch.float32,
-            "double": torch.float64,
-            "half": torch.float16,
-            "bfloat16": torch.bfloat16,
-        }
+        named = {"half": torch.float16, "bfloat16": torch.bfloat16}
+        named.update(float=torch.float32, double=torch.float64)
         given = [a.dtype if isinstance(a, Tensor) else a for a in (*args[1:], *kwargs.values())]
         dtypes = [a for a in (named.get(self.name), *given) if isinstance(a, torch.dtype)]
         return args[0].to(dtypes[0]) if dtypes else args[0]
 
 
 @operation(
-    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout",
-    "clone", "neg", "negative", "positive",
-)  # fmt: skip
+    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout feature_dropout",
+    "clone neg negative positive",
+)
 class FreshIdentity(Identity):
     """Dropout in its inference form, copies, sign changes."""
 
@@ -175,29 +169,27 @@ def add_nodes(graph: NodeGraph, a: Any, b: Any) -> Nodes:
 
 
 def multiply_nodes(graph: NodeGraph, a: Any, b: Any) -> Nodes:
-    """An elementwise product: constants leave nodes as they are, a weight leads to nodes of its own."""
-    values, weight = (
-        (a, b) if isinstance(a, Nodes) and not (a.weight and isinstance(b, Nodes)) else (b, a)
-    )
+    """An elementwise product: constants keep the nodes, a weight leads to new ones."""
+    is_first = isinstance(a, Nodes) and not (a.weight and isinstance(b, Nodes))
+    values, weight = (a, b) if is_first else (b, a)
     if not isinstance(weight, Nodes):
         constant = torch.as_tensor(weight)
         shape = torch.broadcast_shapes(values.shape, constant.shape)
         ids = values.ids.expand(shape)
-        return Nodes(
-            ids if bool(constant.all()) else torch.where(constant == 0, NOTHING, ids), values.weight
-        )
-    # The weight is shared over the dimensions it lacks: one node per entry of the weight, before and after.
+        if not bool(constant.all()):
+            ids = torch.where(constant == 0, NOTHING, ids)
+        return Nodes(ids, values.weight)
+    # The weight is shared over the dimensions it lacks: one node per entry of the weight, before
+    # and after.
     ids = graph.activation(values)
     shape = torch.broadcast_shapes(ids.shape, weight.shape)
     own = [1] * (len(shape) - len(weight.shape)) + list(weight.shape)
-    into = graph.merge(ids.expand(shape), [d for d, size in enumerate(own) if size == 1])
-    out = graph.fresh(*own)
-    graph.edges(
-        weight if own == list(weight.shape) else Nodes(weight.ids.reshape(own), weight=True),
-        out,
-        into,
-    )
-    return Nodes(out.expand(shape))
+    source = graph.merge(ids.expand(shape), [d for d, size in enumerate(own) if size == 1])
+    target = graph.fresh(*own)
+    if own != list(weight.shape):
+        weight = Nodes(weight.ids.reshape(own), weight=True)
+    graph.edges(weight, target, source)
+    return Nodes(target.expand(shape))
 
 
 class Elementwise(Rule):
@@ -207,14 +199,13 @@ class Elementwise(Rule):
     def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
         a, b = args[:2]
         shapes = [x.shape if isinstance(x, Tensor) else () for x in (a, b)]
-        return torch.empty(
-            torch.broadcast_shapes(*shapes), dtype=torch.result_type(a, b), device="meta"
-        )
+        dtype = torch.result_type(a, b)
+        return torch.empty(torch.broadcast_shapes(*shapes), dtype=dtype, device="meta")
 
 
 @operation("add", "sub", "subtract", "rsub")
 class Add(Elementwise):
-    """Paths of a sum are the paths of its terms; a constant term is an edge of fixed weight from a node of value 1."""
+    """Paths of all terms; a constant is an edge of fixed weight from a node of value one."""
 
     summary = "a sum: paths of all terms"
     slices = "entries"
@@ -223,9 +214,10 @@ class Add(Elementwise):
         left, right = as_scaled(net, a), as_scaled(net, b)
         if alpha != 1:  # rsub(a, b, alpha) is b - alpha a
             factor = abs(alpha) ** net.order
-            left, right = (
-                (left.times(factor), right) if self.name == "rsub" else (left, right.times(factor))
-            )
+            if self.name == "rsub":
+                left = left.times(factor)
+            else:
+                right = right.times(factor)
         return scaled.add(left, right)
 
     def nodes(self, graph: NodeGraph, a: Any, b: Any, *, alpha: float = 1) -> Nodes:
@@ -234,7 +226,7 @@ class Add(Elementwise):
 
 @operation("mul", "multiply")
 class Multiply(Elementwise):
-    """Elementwise product with a constant (fixed weights) or with a parameter (one edge per entry)."""
+    """Elementwise product with a constant (fixed weights) or a parameter (an edge per entry)."""
 
     summary = "an elementwise product with fixed or learnt weights, squared"
     multiplies = True
@@ -256,7 +248,8 @@ class Divide(Elementwise):
     def check(self, a: Any, b: Any, *, rounding_mode: str | None = None) -> None:
         if isinstance(b, Value):
             raise Refusal(
-                "dividing by an activation or a parameter is not a path; divide by a constant or multiply"
+                "dividing by an activation or a parameter is not a path; "
+                "divide by a constant or multiply"
             )
         if rounding_mode is not None:
             raise Refusal("rounding is not positively homogeneous; drop rounding_mode")
@@ -279,7 +272,8 @@ class Lerp(Elementwise):
     def check(self, a: Any, b: Any, weight: Any) -> None:
         if isinstance(weight, Value):
             raise Refusal(
-                "the share of a mixture is a parameter or an activation; write a + w * (b - a) as two products"
+                "the share of a mixture is a parameter or an activation; "
+                "write a + w * (b - a) as two products"
             )
 
     def shape(self, operation: Any, args: Any, kwargs: Any) -> Any:
@@ -295,12 +289,11 @@ class Lerp(Elementwise):
 
 @operation("maximum", "minimum", "fmax", "fmin")
 class Larger(Elementwise):
-    """max(a, b): positively homogeneous in both together; paths pass through either, as through a max-pool."""
+    """max(a, b), homogeneous in both together; paths pass through either, as in a max-pool."""
 
     summary = "the larger or smaller of two: paths of both, weight 1"
 
-    def result_kind(self, kinds: Iterable[Kind]) -> Kind:
-        return Kind.ACTIVATION
+    kind = Kind.ACTIVATION
 
     def squared(self, net: Squared, a: Any, b: Any) -> Scaled:
         return scaled.add(as_scaled(net, a), as_scaled(net, b))
@@ -313,9 +306,8 @@ def dims_of(shape: torch.Size, dim: Any) -> list[int]:
     """The dimensions that torch's `dim` names; all where it names none."""
     if dim is None or dim == () or dim == []:
         return list(range(len(shape)))
-    return (
-        [d % max(1, len(shape)) for d in ([dim] if isinstance(dim, int) else dim)] if shape else []
-    )
+    dims = [dim] if isinstance(dim, int) else dim
+    return [d % len(shape) for d in dims] if shape else []
 
 
 @operation("sum")
@@ -331,19 +323,12 @@ class Sum(Rule):
         if not dims:
             return x
         x = x.merged(dims)
-        scale = (
-            x.log_scale if x.uniform else x.log_scale.sum(dims, keepdim=keepdim)
-        )  # of size 1 along dims
+        # The scale has size 1 along dims.
+        scale = x.log_scale if x.uniform else x.log_scale.sum(dims, keepdim=keepdim)
         return Scaled(x.mantissa.sum(dims, keepdim=keepdim), scale).normalized()
 
     def nodes(
-        self,
-        graph: NodeGraph,
-        x: Nodes,
-        dim: Any = None,
-        keepdim: bool = False,
-        *,
-        dtype: Any = None,
+        self, graph: NodeGraph, x: Nodes, dim: Any = None, keepdim: bool = False, **kwargs: Any
     ) -> Nodes:
         dims = dims_of(x.ids.shape, dim)
         merged = graph.merge(graph.activation(x), dims)

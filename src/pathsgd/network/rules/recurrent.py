@@ -1,14 +1,14 @@
 """Recurrent layers: torch.nn.RNN(nonlinearity='relu') whole, and one step of it.
 
-    h_t = W_ih x_t + b_ih + W_hh h_{t-1} + b_hh        squared: the same recurrence, linear, with squared weights
+    h_t = W_ih x_t + b_ih + W_hh h_{t-1} + b_hh        squared: linear, with squared weights
 
-An initial state handed in as a model input is not an input node: counting it would break the invariance of an RNN
-under rescaling. One made of parameters or activations is part of the network.
+An initial state handed in as a model input is not an input node: counting it would break the
+invariance of an RNN under rescaling. One made of parameters or activations is part of the network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,6 @@ from pathsgd.network.rules.base import (
     as_scaled,
     contraction,
     operation,
-    shape_of,
 )
 from pathsgd.network.rules.pointwise import add_nodes
 from pathsgd.network.tape import Kind, Product, Value, values_in
@@ -57,7 +56,7 @@ class Call:
         return Call(x, batch_sizes, hx, list(weights), has_biases, layers, 1 + bidirectional, False)
 
     def cell(self, layer: int, direction: int) -> list[Any]:
-        """[W_ih, W_hh, b_ih, b_hh], without the biases, or (a loop made a layer) with one of them."""
+        """[W_ih, W_hh, b_ih, b_hh]; without biases, or with one if a loop was made a layer."""
         size = len(self.weights) // (self.layers * self.directions)
         start = self.index(layer, direction) * size
         return self.weights[start : start + size]
@@ -83,7 +82,7 @@ class Call:
     def rows(self) -> int:
         if self.batch_sizes is not None:
             return int(self.batch_sizes[0])
-        return shape_of(self.x)[0 if self.batch_first else 1]
+        return self.x.shape[0 if self.batch_first else 1]
 
 
 def _preactivation(net: Squared, x: Any, w_ih: Any, biases: list[Any]) -> Scaled:
@@ -106,7 +105,7 @@ def _layer(net: Squared, x: Scaled, cell: list[Any], h0: Scaled | None, backward
     if backward:
         u = scaled.move(lambda m: m.flip(0), u)
     states = recurrence.states(as_scaled(net, cell[1]).with_one_scale(), u, h0, unroll=net.unroll)
-    net.recurrence(cell[1], states)
+    net.states.append((cell[1], states))
     h = states.as_scaled()
     return scaled.move(lambda m: m.flip(0), h) if backward else h
 
@@ -114,7 +113,7 @@ def _layer(net: Squared, x: Scaled, cell: list[Any], h0: Scaled | None, backward
 def _padded(
     net: Squared, call: Call, x: Scaled, rows: slice = slice(None)
 ) -> tuple[Scaled, Scaled]:
-    """Output (T, B, directions * H) and final states (layers * directions, B, H) for inputs of one length."""
+    """Output (T, B, directions * H) and final states (layers * directions, B, H)."""
     finals: list[Scaled] = []
     below = x
     for layer in range(call.layers):
@@ -154,8 +153,7 @@ def _not_an_input(hx: Any) -> Any:
 class _Recurrent(Rule):
     multiplies = True
 
-    def result_kind(self, kinds: Iterable[Kind]) -> Kind:
-        return Kind.ACTIVATION
+    kind = Kind.ACTIVATION
 
 
 @operation("rnn_relu")
@@ -224,8 +222,8 @@ class RecurrentLayer(_Recurrent):
 
 
 def _cell_nodes(graph: NodeGraph, x: Tensor, h0: Tensor | None, cell: list[Any]) -> Tensor:
-    """The hidden nodes of one cell, (H,): tied over time, and to the initial state where that carries paths."""
-    h = graph.fresh(shape_of(cell[1])[0])
+    """The hidden nodes of one cell, (H,), tied over time and to an initial state with paths."""
+    h = graph.fresh(cell[1].shape[0])
     into = graph.merge(x, range(x.dim() - 1)).reshape(-1)
     graph.edges(cell[0], h[:, None], into)
     graph.edges(cell[1], h[:, None], h)
@@ -242,7 +240,7 @@ class RecurrentCell(_Recurrent):
     slices = "rows"
 
     def products(
-        self, x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
+        self, x: Any, hx: Any, w_ih: Any, w_hh: Any, *args: Any, **kwargs: Any
     ) -> list[Product]:
         return [[[v] for v in values_in(pair)] for pair in ((x, w_ih), (hx, w_hh))]
 
@@ -272,16 +270,8 @@ class RecurrentCell(_Recurrent):
             return u
         return scaled.add(u, contraction(net, F.linear, hx, w_hh, last=True))
 
-    def nodes(
-        self,
-        graph: NodeGraph,
-        x: Any,
-        hx: Any,
-        w_ih: Any,
-        w_hh: Any,
-        b_ih: Any = None,
-        b_hh: Any = None,
-    ) -> Nodes:
+    def nodes(self, graph: NodeGraph, x: Any, hx: Any, *cell: Any, **kwargs: Any) -> Nodes:
         ids, h0 = graph.activation(x), None if hx is None else graph.activation(hx)
-        h = _cell_nodes(graph, ids, h0, [w_ih, w_hh, *(b for b in (b_ih, b_hh) if b is not None)])
+        weights = [w for w in (*cell, *kwargs.values()) if w is not None]
+        h = _cell_nodes(graph, ids, h0, weights)
         return Nodes(h.expand(*ids.shape[:-1], -1))

@@ -1,4 +1,4 @@
-"""Operations that only move entries: the same operation on path sums, on scales and on node numbers."""
+"""Operations that only move entries, applied to path sums, scales and node numbers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ from pathsgd.network.tape import Kind, Value
 
 def _callable(name: str) -> Callable[..., Any]:
     """torch's operation of this name."""
-    if (
-        name == "view"
-    ):  # insists on a memory layout that the squared network's tensors need not have
+    if name == "view":  # needs a memory layout that the squared network's tensors may not have
         return torch.Tensor.reshape
     if name.endswith(".__get__"):
         return getattr(torch.Tensor, name.removesuffix(".__get__")).__get__
@@ -52,11 +50,10 @@ class MoveRule(Rule):
 
 
 @operation(
-    "reshape", "view", "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis",
-    "t", "T.__get__", "mT.__get__", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "expand",
-    "broadcast_to", "narrow", "select", "__getitem__", "split", "split_with_sizes", "chunk", "tensor_split", "hsplit",
-    "vsplit", "dsplit", "unbind", "diagonal", "unfold",
-)  # fmt: skip
+    "reshape view permute transpose swapaxes swapdims movedim moveaxis t T.__get__ mT.__get__",
+    "flatten unflatten ravel squeeze unsqueeze expand broadcast_to narrow select __getitem__ split",
+    "split_with_sizes chunk tensor_split hsplit vsplit dsplit unbind diagonal unfold",
+)
 class View(MoveRule):
     """One operand, results that share its memory."""
 
@@ -69,30 +66,22 @@ class View(MoveRule):
     def squared(self, net: Squared, x: Scaled, *args: Any, **kwargs: Any) -> Any:
         op = _callable(self.name)
         mantissas = op(x.mantissa, *args, **kwargs)
+        scales = None if x.uniform else op(x.elementwise_scale(), *args, **kwargs)
         if isinstance(mantissas, Tensor):
-            return Scaled(
-                mantissas, x.log_scale if x.uniform else op(x.elementwise_scale(), *args, **kwargs)
-            )
-        scales = (
-            [x.log_scale] * len(mantissas)
-            if x.uniform
-            else op(x.elementwise_scale(), *args, **kwargs)
-        )
-        return tuple(Scaled(m, s) for m, s in zip(mantissas, scales))
+            return Scaled(mantissas, x.log_scale if scales is None else scales)
+        return tuple(map(Scaled, mantissas, scales or [x.log_scale] * len(mantissas)))
 
     def nodes(self, graph: NodeGraph, x: Nodes, *args: Any, **kwargs: Any) -> Any:
         result = _callable(self.name)(x.ids, *args, **kwargs)
-        return (
-            Nodes(result, x.weight)
-            if isinstance(result, Tensor)
-            else tuple(Nodes(r, x.weight) for r in result)
-        )
+        if isinstance(result, Tensor):
+            return Nodes(result, x.weight)
+        return tuple(Nodes(r, x.weight) for r in result)
 
 
 @operation(
-    "repeat", "tile", "repeat_interleave", "index_select", "flip", "fliplr", "flipud", "rot90", "roll",
-    "take_along_dim", "gather", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle",
-)  # fmt: skip
+    "repeat tile repeat_interleave index_select flip fliplr flipud rot90 roll take_along_dim",
+    "gather pixel_shuffle pixel_unshuffle channel_shuffle",
+)
 class Copy(View):
     """One operand, results with memory of their own."""
 
@@ -130,9 +119,7 @@ class Join(MoveRule):
     """Several operands side by side; constants among them are edges of fixed weight."""
 
     def windows(self, parts: Any, dim: Any = 0) -> Seen | None:  # type: ignore[override]
-        if not self.name.startswith("c") or not isinstance(
-            dim, int
-        ):  # others make a dimension, or choose it
+        if not self.name.startswith("c") or not isinstance(dim, int):  # not `cat`
             return None
         last = max(len(p.shape) for p in parts)
         return [*parts], [Window()] * (last - 1 - dim % last)
@@ -193,14 +180,15 @@ class MaskedFill(MoveRule):
 
 @operation("pad")
 class Pad(MoveRule):
-    """Padding: with zeros (no paths), with -inf (which no maximum takes, and no scale changes) or with copies."""
+    """Padding with zeros (no paths), -inf (which no maximum takes) or copies."""
 
     summary = "padding: zeros start no path"
 
     def check(self, x: Any, pad: Any, mode: str = "constant", value: float | None = None) -> None:
         if mode == "constant" and value not in (None, 0, -math.inf):
             raise Refusal(
-                "padding with a nonzero constant is not homogeneous; pad with 0, or with -inf for a max-pool"
+                "padding with a nonzero constant is not homogeneous; "
+                "pad with 0, or with -inf for a max-pool"
             )
 
     def squared(
@@ -208,17 +196,11 @@ class Pad(MoveRule):
     ) -> Scaled:
         return scaled.move(lambda m: F.pad(m, pad, mode), x)
 
-    def nodes(
-        self,
-        graph: NodeGraph,
-        x: Nodes,
-        pad: Any,
-        mode: str = "constant",
-        value: float | None = None,
-    ) -> Nodes:
-        if mode == "constant":
-            return Nodes(F.pad(x.ids, pad, value=NOTHING), x.weight)
-        return Nodes(_as_floats(lambda ids: F.pad(ids, pad, mode), x.ids), x.weight)
+    def nodes(self, graph: NodeGraph, x: Nodes, *args: Any, **kwargs: Any) -> Nodes:
+        call = self.arguments((x, *args), kwargs)
+        if call.mode == "constant":
+            return Nodes(F.pad(x.ids, call.pad, value=NOTHING), x.weight)
+        return Nodes(_as_floats(lambda ids: F.pad(ids, call.pad, call.mode), x.ids), x.weight)
 
 
 @operation("tril", "triu")
@@ -237,39 +219,28 @@ class Triangle(MoveRule):
 
 @operation("interpolate")
 class Upsample(MoveRule):
-    """Resizing: nearest-neighbour copies entries; the other modes mix positions of a channel with fixed weights.
+    """Resizing: copies of entries, or fixed weights over the positions of a channel.
 
-    All of torch's modes work dimension by dimension, so a path's fixed weight is a product of one factor for each.
+    All of torch's modes work dimension by dimension, so a path's fixed weight is a product of one
+    factor for each.
     """
 
     summary = "resizing: copies of entries, or fixed weights, squared"
 
-    def result_kind(self, kinds: Iterable[Kind]) -> Kind:
-        return Kind.ACTIVATION
+    kind = Kind.ACTIVATION
 
-    def windows(
-        self,
-        x: Any,
-        size: Any = None,
-        scale_factor: Any = None,
-        mode: str = "nearest",
-        *args: Any,
-        **kwargs: Any,
-    ) -> Seen | None:
-        factors = per_dimension(scale_factor, len(x.shape) - 2)
-        is_plain = (
-            mode.startswith("nearest")
-            and size is None
-            and not any(args)
-            and not any(kwargs.values())
-        )
-        if not is_plain or not all(factor in (1, 2, 3, 4) for factor in factors):
+    def windows(self, *args: Any, **kwargs: Any) -> Seen | None:
+        call = self.arguments(args, kwargs)
+        factors = per_dimension(call.scale_factor, len(call.x.shape) - 2)
+        has_options = call.size is not None or any(call.args) or any(call.kwargs.values())
+        is_copy = call.mode.startswith("nearest") and not has_options
+        if not is_copy or not all(factor in (1, 2, 3, 4) for factor in factors):
             return None
-        return [x], [Window(copies=int(factor)) for factor in factors]
+        return [call.x], [Window(copies=int(factor)) for factor in factors]
 
     def squared(
-        self, net: Squared, x: Scaled, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *args: Any,
-        **kwargs: Any,
+        self, net: Squared, x: Scaled, size: Any = None, scale_factor: Any = None,
+        mode: str = "nearest", *args: Any, **kwargs: Any,
     ) -> Scaled:  # fmt: skip
         if mode.startswith("nearest"):
             return scaled.move(
@@ -284,9 +255,8 @@ class Upsample(MoveRule):
         return Scaled(y, x.log_scale).normalized()
 
     def nodes(self, graph: NodeGraph, x: Nodes, *args: Any, **kwargs: Any) -> Nodes:
-        mode = kwargs.get("mode", args[2] if len(args) > 2 else "nearest")
         ids = graph.activation(x)
-        if mode.startswith("nearest"):
+        if self.arguments((x, *args), kwargs).mode.startswith("nearest"):
             return Nodes(_as_floats(lambda i: F.interpolate(i, *args, **kwargs), ids))
         return Nodes(graph.merge(ids, range(2, ids.dim())).expand(graph.result_shape))
 
@@ -298,7 +268,7 @@ def _one(value: Any, k: int) -> Any:
 def _resizing(
     length: int, size: Any, scale: Any, mode: str, spatial: int, *args: Any, **kwargs: Any
 ) -> Tensor:
-    """What torch's resizing does along one dimension, as a matrix (from, to): its answer to every single entry."""
+    """torch's resizing along one dimension as a matrix (from, to): its result for unit vectors."""
     single = torch.eye(length, dtype=torch.float64).reshape(1, length, length, *[1] * (spatial - 1))
     rest = [1] * (spatial - 1)
     wanted = None if size is None else (size, *rest)
@@ -345,44 +315,27 @@ class Pack(MoveRule):
         return data, None
 
     def nodes(self, graph: NodeGraph, x: Nodes, lengths: Tensor, batch_first: bool) -> Any:
-        return Nodes(
-            torch._VF._pack_padded_sequence(x.ids, lengths, batch_first)[0], x.weight
-        ), None
+        packed = torch._VF._pack_padded_sequence(x.ids, lengths, batch_first)
+        return Nodes(packed[0], x.weight), None
 
 
 @operation("_pad_packed_sequence")
 class Unpack(MoveRule):
     """torch.nn.utils.rnn.pad_packed_sequence: back to a padded tensor; padding carries no path."""
 
-    def check(
-        self,
-        data: Any,
-        batch_sizes: Any,
-        batch_first: bool,
-        padding_value: float,
-        total_length: int,
-    ) -> None:
-        if padding_value != 0:
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        if self.arguments(args, kwargs).fill != 0:
             raise Refusal("padding with a nonzero constant is not homogeneous; use padding_value=0")
 
     def squared(
         self, net: Squared, data: Scaled, sizes: Tensor, batch_first: bool, fill: float, total: int
     ) -> Any:
-        padded = scaled.move(
-            lambda m: torch._VF._pad_packed_sequence(m, sizes, batch_first, 0.0, total)[0], data
-        )
-        return padded, None
+        def padded(m: Tensor) -> Any:
+            return torch._VF._pad_packed_sequence(m, sizes, batch_first, 0.0, total)[0]
 
-    def nodes(
-        self,
-        graph: NodeGraph,
-        data: Nodes,
-        sizes: Tensor,
-        batch_first: bool,
-        fill: float,
-        total: int,
-    ) -> Any:
-        return Nodes(
-            torch._VF._pad_packed_sequence(data.ids, sizes, batch_first, NOTHING, total)[0],
-            data.weight,
-        ), None
+        return scaled.move(padded, data), None
+
+    def nodes(self, graph: NodeGraph, data: Nodes, *args: Any) -> Any:
+        sizes, batch_first, _, total = args
+        padded = torch._VF._pad_packed_sequence(data.ids, sizes, batch_first, NOTHING, total)
+        return Nodes(padded[0], data.weight), None

@@ -74,10 +74,9 @@ class Forms:
         return {} if is_zero(operand) else {"constant": _ONE}
 
     def _follow(self, step: Step, applied: list[Applied]) -> None:
-        outputs = [v for v in step.outputs if v is not None]
-        if len(outputs) != 1:
+        if len(step.made) != 1:
             return
-        (out,) = outputs
+        (out,) = step.made
         try:
             form = self._form(step, applied, out)
         except (_Opaque, TypeError):

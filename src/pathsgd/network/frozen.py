@@ -1,8 +1,8 @@
 """The part of a squared network that cannot change between two measurements.
 
-Of a backbone that is frozen only the last units matter to a head that learns: how much flows
-through them. So path sums are kept up to there, and derivatives are taken in what moves and in what
-enters the units that it joins, no more.
+A head that learns on a frozen backbone depends on the path sums of the backbone's last units only.
+These are kept, and derivatives are taken in the parameters that move and in those that lead to the
+units which these join.
 """
 
 from __future__ import annotations
@@ -25,23 +25,21 @@ from pathsgd.network.tape import Recording, Step, Value, leaves
 class Frozen:
     """A recording in two parts: the steps before all parameters that can change, and the others.
 
-    moving: the parameters that can move.
-    wanted: those whose kappa a step of them needs: they, and all that enter the units they join.
-    live: the recording from the first of those on.
+    moving: the parameters that can change.
+    wanted: the parameters whose kappa a step needs: those, and all that lead to units they join.
+    live: the recording from the first of these on.
     """
 
     def __init__(self, recording: Recording, spaces: NodeSpaces, moving: frozenset[str]) -> None:
         self.wanted = _wanted(spaces, moving)
-        changing: set[Value] = {
-            v for name, v in recording.parameters.items() if name in self.wanted
-        }
+        changing = {v for name, v in recording.parameters.items() if name in self.wanted}
         front: list[Step] = []
         live: list[Step] = []
         for step in recording.steps:
             depends = any(operand in changing for operand in step.operands)
-            changing.update(v for v in step.outputs if depends and v is not None)
+            changing.update(step.made if depends else ())
             (live if depends else front).append(step)
-        made = {v for step in front for v in step.outputs if v is not None}
+        made = {v for step in front for v in step.made}
         read = {v for step in live for v in step.operands} | set(recording.outputs)
         self._borders = [v for v in made if v in read]
         self.live = replace(
@@ -55,34 +53,27 @@ class Frozen:
         self._sums: dict[Value, Scaled] = {}
 
     def sums(self, parameters: Mapping[str, Tensor]) -> dict[Value, Scaled]:
-        """Path sums of what the live part reads; made again if a frozen number has changed."""
+        """Path sums of what the live part reads; computed again if a frozen number has changed."""
         if not self._borders:
             return {}
         state = self._fingerprint(parameters)
         if state != self._state:
-            self._sums = Evaluation(
-                self._front, parameters, derivative=None, keep=self._borders
-            ).kept
-            self._state = state
+            front = Evaluation(self._front, parameters, derivative=None, keep=self._borders)
+            self._sums, self._state = front.kept, state
         return self._sums
 
     def _fingerprint(self, parameters: Mapping[str, Tensor]) -> Any:
         if any(is_sharded(parameters[name]) for name in self._front.parameters):
-            return (
-                object()
-            )  # to look at the numbers, they would have to be gathered, as to use them
+            return object()  # always new: reading the numbers costs as much as using them
         frozen = [parameters[name].detach() for name in self._front.parameters]
         read = [t for s in self._front.steps for t in leaves(s.rule.constants(*s.args, **s.kwargs))]
         constants = [
             (id(t), t._version) for t in read if isinstance(t, Tensor) and not t.is_inference()
         ]
-        # What is written through `.data` leaves no trace but the numbers themselves.
+        # Writing through `.data` changes no version, only the numbers.
         lengths = torch.stack(torch._foreach_norm(frozen)).tolist() if frozen else []
-        return (
-            [(id(parameters[n]), parameters[n]._version) for n in self._front.parameters],
-            lengths,
-            constants,
-        )
+        versions = [(id(parameters[n]), parameters[n]._version) for n in self._front.parameters]
+        return versions, lengths, constants
 
 
 def _used(recording: Recording, values: set[Value]) -> dict[str, Value]:
@@ -94,7 +85,5 @@ def _wanted(spaces: NodeSpaces, moving: frozenset[str]) -> frozenset[str]:
     for edges in (spaces.edges[name] for name in moving):
         joined |= {*edges.target.unique().tolist(), *edges.source.unique().tolist()}
     joined.discard(FIXED)
-    entering = {
-        n for n, e in spaces.edges.items() if not joined.isdisjoint(e.target.unique().tolist())
-    }
-    return moving | entering
+    targets = {n: e.target.unique().tolist() for n, e in spaces.edges.items()}
+    return moving | {n for n, nodes in targets.items() if not joined.isdisjoint(nodes)}

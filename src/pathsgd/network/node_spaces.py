@@ -187,7 +187,7 @@ def _uses(recording: Recording) -> dict[str, list[Value]]:
         names = frozenset().union(*(made_of.get(v, frozenset()) for v in step.operands))
         # The states of a recurrent layer enter its next step: the layer counts as several places.
         loops = bool(step.rule.recurrent(*step.args, **step.kwargs))
-        for value in (v for v in step.outputs if v is not None and names):
+        for value in step.made if names else ():
             if value.kind is Kind.WEIGHT:
                 made_of[value] = names
             else:

@@ -7,7 +7,7 @@ together (a residual sum, a recurrence, a weight used at many positions), inputs
 node 0 and fixed. What remains are the free nodes, and each parameter entry knows the node it comes
 from and the node it enters:
 
-    p <- p * alpha[out] / alpha[into]
+    p <- p * alpha[target] / alpha[source]
 
 All uses of one parameter entry are taken to join the same two nodes. That finds every rescaling of
 the usual nets; where uses could scale alike between different nodes (a weight tied across layers),
@@ -34,10 +34,9 @@ def spaces_of(
 ) -> NodeSpaces:
     """The free nodes of a recorded model. Parameters that no step uses have fixed edges.
 
-    exact: only what leaves everything that the model returns exactly as it is. Otherwise what the
-        metric is covariant
-    under: it may change results that are not measured, and the scale of a channel before a batch
-    normalisation that trains, which its eps alone can tell.
+    exact: only rescalings that keep everything the model returns exactly. Otherwise those that the
+        metric is covariant under: they may change results that are not measured, and the scale of a
+        channel before a batch normalisation that trains, which changes the effect of its eps.
     """
     graph = _Graph(recording, exact)
     labels = _components(graph.count, graph.ties)
@@ -84,22 +83,21 @@ class _Graph:
         self.uses: dict[str, tuple[Tensor, Tensor]] = {}
         self.normalised: list[Tensor] = []
         self.result_shape = torch.Size()
-        known: dict[Value, Nodes] = {
-            v: Nodes(torch.tensor(FIXED).expand(v.shape)) for v in recording.inputs
+        fixed = torch.tensor(FIXED)
+        self._known: dict[Value, Nodes] = {
+            v: Nodes(fixed.expand(v.shape)) for v in recording.inputs
         }
-        self._known = known
         self._ends = np.cumsum([math.prod(value.shape) for value in recording.parameters.values()])
         starts = [0, *self._ends.tolist()]
-        self._whole = [
-            _Whole(n, at, v.shape) for at, (n, v) in zip(starts, recording.parameters.items())
-        ]
-        """The parameters; the numbers of their entries are those of all parameters end to end."""
-        known.update(zip(recording.parameters.values(), self._whole))
-        interpret(recording, known, self._carry)
+        parameters = recording.parameters.items()
+        self._whole = [_Whole(n, at, v.shape) for at, (n, v) in zip(starts, parameters)]
+        """The parameters; their entries are numbered end to end."""
+        self._known.update(zip(recording.parameters.values(), self._whole))
+        interpret(recording, self._known, self._carry)
         self._step = None
         for output in (*recording.outputs, *(recording.returned if exact else ())):
-            if output in known:
-                self._fix(self.activation(known[output]))
+            if output in self._known:
+                self._fix(self.activation(self._known[output]))
 
     def numbered(self, value: Value, numbers: Tensor) -> Tensor | None:
         """The nodes of a value of units in their final numbers, given for the present ones."""
@@ -112,13 +110,12 @@ class _Graph:
         """For every parameter whose units a step in between has fixed, the first such step."""
         if not self._fixed_by:
             return {}
-        labels = _components(
-            self.count, [tie for tie in map(_without_fixed, self.ties) if len(tie[0])]
-        )
+        ties = [tie for tie in map(_without_fixed, self.ties) if len(tie[0])]
+        labels = _components(self.count, ties)
         found: dict[str, Step] = {}
         for name, (out, _) in self.uses.items():
             out = _thin(out)
-            # Not np.unique and np.isin: the first call of the one imports numpy's masked arrays.
+            # Not np.unique: its first call imports numpy's masked arrays.
             units = np.zeros(len(labels), dtype=bool)
             units[labels[out[out > FIXED].numpy()]] = True
             step = next((s for ids, s in self._fixed_by if units[labels[ids]].any()), None)
@@ -131,13 +128,11 @@ class _Graph:
         self.result_shape = next(v.shape for v in step.outputs if v is not None)
         args, kwargs = map_leaves(lambda a: a.cpu() if isinstance(a, Tensor) else a, (args, kwargs))
         results = step.rule.nodes(self, *args, **kwargs)
-        for value, result in zip(
-            step.outputs, (results,) if isinstance(results, Nodes) else results
-        ):
+        every = (results,) if isinstance(results, Nodes) else results
+        for value, result in zip(step.outputs, every):
             if value is not None and result is not None:
-                assert result.shape == value.shape and (
-                    not result.weight or value.kind is Kind.WEIGHT
-                ), step
+                assert result.shape == value.shape, step
+                assert not result.weight or value.kind is Kind.WEIGHT, step
         return results
 
     # ---- what rules call -------------------------------------------------------------------------
@@ -149,20 +144,15 @@ class _Graph:
             return operand.ids
         ids = self.fresh(*operand.shape)  # a bias: edges from the node of value one
         self.edges(operand, ids, FIXED)
-        return (
-            ids
-            if isinstance(operand, _Whole)
-            else torch.where(operand.ids == NOTHING, NOTHING, ids)
-        )
+        if isinstance(operand, _Whole):
+            return ids
+        return torch.where(operand.ids == NOTHING, NOTHING, ids)
 
     def alike(self, *operands: Any) -> tuple[list[Tensor], bool]:
         if any(isinstance(o, Nodes) and not o.weight for o in operands):
             return [self.activation(o) for o in operands], False
-        constants = [o if isinstance(o, Nodes) else torch.as_tensor(o) for o in operands]
-        return [
-            o.ids if isinstance(o, Nodes) else torch.where(o == 0, NOTHING, CONSTANT)
-            for o in constants
-        ], True
+        weights = [o.ids if isinstance(o, Nodes) else _constants(o) for o in operands]
+        return weights, True
 
     def fresh(self, *shape: int) -> Tensor:
         ids = torch.arange(self.count, self.count + math.prod(shape)).reshape(shape)
@@ -178,32 +168,29 @@ class _Graph:
             self.ties.append((a.numpy(), b.numpy()))
             fixed = (a == FIXED) | (b == FIXED)
             if self._step is not None and bool(fixed.any()):
-                self._fixed_by.append(
-                    ((a + b)[fixed].numpy(), self._step)
-                )  # FIXED is 0: the other one
+                others = (a + b)[fixed]  # FIXED is 0
+                self._fixed_by.append((others.numpy(), self._step))
 
     def merge(self, ids: Tensor, dims: Iterable[int]) -> Tensor:
         for dim in dims:
             if ids.shape[dim] > 1 and ids.stride(dim) == 0:
                 ids = ids.narrow(dim, 0, 1)
             elif ids.shape[dim] > 1:
-                one = ids.amax(
-                    dim, keepdim=True
-                )  # a zero (-1) says nothing of its node: the others speak
+                one = ids.amax(dim, keepdim=True)  # a zero (-1) has no node: another entry's
                 self.tie(ids, one)
                 ids = one
         return ids
 
-    def edges(self, weight: Any, out: Tensor | int, into: Tensor | int) -> None:
-        out, into = torch.as_tensor(out), torch.as_tensor(into)
+    def edges(self, weight: Any, target: Tensor | int, source: Tensor | int) -> None:
+        target, source = torch.as_tensor(target), torch.as_tensor(source)
         if not isinstance(weight, Nodes) or not weight.weight:
-            self._constant_edges(weight, out, into)
+            self._constant_edges(weight, target, source)
             return
-        out, into = out.expand(weight.shape), into.expand(weight.shape)
+        target, source = target.expand(weight.shape), source.expand(weight.shape)
         if isinstance(weight, _Whole):
-            self._use(weight.name, out, into)
+            self._use(weight.name, target, source)
         else:
-            self._use_view(weight.ids.reshape(-1), out.reshape(-1), into.reshape(-1))
+            self._use_view(weight.ids.reshape(-1), target.reshape(-1), source.reshape(-1))
 
     def _constant_edges(self, weight: Any, out: Tensor, into: Tensor) -> None:
         """Weights that no rescaling changes: fixed numbers, or values of units that get fixed."""
@@ -254,14 +241,16 @@ class _Graph:
         flat = side.reshape(-1).clone()
         self.tie(flat[positions], new)
         flat[positions] = torch.where(new >= 0, new, flat[positions])
-        self.tie(
-            flat[positions], new
-        )  # an entry may be shown twice (expand): its uses are one parameter's
+        self.tie(flat[positions], new)  # a view may show an entry twice (expand)
         return flat.reshape(side.shape)
 
     def _fix(self, *ids: Tensor) -> None:
         for i in ids:
             self.tie(i, torch.tensor(FIXED))
+
+
+def _constants(operand: Any) -> Tensor:
+    return torch.where(torch.as_tensor(operand) == 0, NOTHING, CONSTANT)
 
 
 def _without_repeats(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -274,12 +263,10 @@ def _without_repeats(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 def _without_products(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """If every entry of a row is tied to every entry of a column, ties to the first are enough."""
-    only_a, only_b = (
-        [d for d in range(a.dim()) if a.shape[d] > 1 and x.stride(d) == 0] for x in (b, a)
-    )
-    if (
-        not only_a or not only_b or any(bool((_thin(x) < 0).any()) for x in (a, b))
-    ):  # a zero (-1) ties nothing
+    wide = [d for d in range(a.dim()) if a.shape[d] > 1]
+    only_a, only_b = ([d for d in wide if x.stride(d) == 0] for x in (b, a))
+    has_zeros = any(bool((_thin(x) < 0).any()) for x in (a, b))  # a zero (-1) ties nothing
+    if not only_a or not only_b or has_zeros:
         return a, b
     firsts = [[_first(x, dims).reshape(-1) for dims in (only_a, only_b)] for x in (a, b)]
     return torch.cat(firsts[0]), torch.cat(firsts[1])
@@ -335,9 +322,8 @@ def _number(
     numbers = torch.from_numpy(known)
     edges = {n: Edges(numbers[out], numbers[into]) for n, (out, into) in resolved.items()}
     scale_free = _scale_free(edges, numbers[table[torch.cat(normalised)]]) if normalised else {}
-    return NodeSpaces(len(names), edges, names, scale_free=scale_free), numbers.clamp(min=FIXED)[
-        table
-    ]
+    spaces = NodeSpaces(len(names), edges, names, scale_free=scale_free)
+    return spaces, numbers.clamp(min=FIXED)[table]
 
 
 def _scale_free(edges: Mapping[str, Edges], normalised: Tensor) -> dict[int, frozenset[str]]:

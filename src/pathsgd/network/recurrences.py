@@ -98,7 +98,7 @@ def _latest_states(recording: Recording, states: list[Value]) -> dict[Value, int
     latest: dict[Value, int] = {}
     for step in recording.steps:
         known = max((number.get(v, latest.get(v, -1)) for v in step.operands), default=-1)
-        latest.update({v: known for v in step.outputs if v is not None})
+        latest.update(dict.fromkeys(step.made, known))
     return latest
 
 
@@ -223,14 +223,14 @@ def _dependents(recording: Recording, values: set[Value]) -> set[Value]:
     found = set(values)
     for step in recording.steps:
         if any(v in found for v in step.operands):
-            found.update(v for v in step.outputs if v is not None)
+            found.update(step.made)
     return found
 
 
 def _with_layer(recording: Recording, chain: list[_Turn]) -> Recording:
     outs = {turn.out for turn in chain}
     dependent = _dependents(recording, outs)
-    steps = [s for s in recording.steps if outs.isdisjoint(v for v in s.outputs if v is not None)]
+    steps = [s for s in recording.steps if outs.isdisjoint(s.made)]
     before = [s for s in steps if not any(v in dependent for v in s.operands)]
     after = [s for s in steps if any(v in dependent for v in s.operands)]
     after = _needed(after, {*recording.outputs, *recording.returned})
@@ -243,7 +243,7 @@ def _needed(steps: list[Step], values: set[Value]) -> list[Step]:
     """The steps that these values depend on."""
     kept: list[Step] = []
     for step in reversed(steps):
-        if any(v in values for v in step.outputs if v is not None):
+        if not values.isdisjoint(step.made):
             values.update(step.operands)
             kept.append(step)
     return kept[::-1]
@@ -251,7 +251,7 @@ def _needed(steps: list[Step], values: set[Value]) -> list[Step]:
 
 def _layer_steps(recording: Recording, chain: list[_Turn], used: set[Value]) -> list[Step]:
     """Steps that compute all states of the loop at once, and pick out those that are used."""
-    makers = {v: step for step in recording.steps for v in step.outputs if v is not None}
+    makers = {v: step for step in recording.steps for v in step.made}
     first, where = chain[0], makers[chain[0].out].where
     steps: list[Step] = []
 

@@ -1,8 +1,8 @@
 """Which parameters some path uses more than once: only these have a kappa2.
 
-Followed by sets: every value knows the parameters that lie on paths into it, and a product of two
-values whose sets overlap puts one parameter twice on a path. The answer is by whole parameters and
-may name too many, never too few.
+Every value has the set of parameters that lie on paths into it. A product of two values whose sets
+overlap puts one parameter on a path twice. The answer is for whole parameters: it may contain too
+many, never too few.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from pathsgd.network.tape import Kind, Recording, Value
 
 @dataclass
 class Shared:
-    """Parameters that some path uses more than once."""
+    """Parameters that some path uses more than once.
+
+    recurrent: only as the recurrent matrix of RNN layers; kappa2 has a closed form.
+    general: in any other way; kappa2 needs automatic differentiation.
+    """
 
     recurrent: set[str] = field(default_factory=set)
-    """... only as the recurrent matrix of RNN layers: kappa2 in closed form."""
     general: set[str] = field(default_factory=set)
-    """... in any other way: kappa2 by automatic differentiation."""
 
 
 def parameters_shared_along_paths(recording: Recording) -> Shared:
     """Parameters that some path uses more than once."""
     names = recording.names
-    upstream: dict[Value, frozenset[str]] = {
-        value: frozenset([name]) for value, name in names.items()
-    }
+    upstream = {value: frozenset([name]) for value, name in names.items()}
     shared = Shared()
     for step in recording.steps:
         for product in products(step):
@@ -43,7 +43,7 @@ def parameters_shared_along_paths(recording: Recording) -> Shared:
             else:  # made from parameters: no closed form in terms of those
                 shared.general |= upstream.get(value, frozenset())
         everything = frozenset().union(*(upstream.get(v, frozenset()) for v in step.operands))
-        upstream.update({value: everything for value in step.outputs if value is not None})
+        upstream.update(dict.fromkeys(step.made, everything))
     shared.recurrent -= shared.general
     return shared
 
@@ -54,13 +54,7 @@ def views(recording: Recording) -> dict[Value, list[str]]:
     for step in recording.steps:
         if step.rule.moves and all(v in viewed for v in step.operands):
             names = sorted({name for v in step.operands for name in viewed[v]})
-            viewed.update(
-                {
-                    value: names
-                    for value in step.outputs
-                    if value is not None and value.kind is Kind.WEIGHT
-                }
-            )
+            viewed.update({v: names for v in step.made if v.kind is Kind.WEIGHT})
     return viewed
 
 
@@ -69,7 +63,7 @@ def uses(recording: Recording) -> dict[str, int]:
     viewed = views(recording)
     counts = dict.fromkeys(recording.parameters, 0)
     for step in recording.steps:
-        if any(v in viewed for v in step.outputs if v is not None):
+        if any(v in viewed for v in step.made):
             continue
         for name in (name for v in step.operands for name in viewed.get(v, ())):
             counts[name] += repeats(step)
@@ -83,6 +77,4 @@ def repeats_along_paths(recording: Recording) -> dict[str, int]:
     for step in recording.steps:
         for name in {recording.names[v] for v in step.operands if v in recording.names}:
             counts[name] = counts.get(name, 0) + repeats(step)
-    return {
-        name: counts[name] for name in sorted(shared.recurrent | shared.general) if name in counts
-    }
+    return {n: counts[n] for n in sorted(shared.recurrent | shared.general) if n in counts}

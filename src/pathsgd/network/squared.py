@@ -120,29 +120,27 @@ def _interpret(
     recording: Recording, known: dict[Value, Any], net: Squared, framing: Framing | None
 ) -> None:
     """Walk through the steps, on small images where that is possible."""
-    if framing is None:
-        interpret(
-            recording, known, lambda step, args, kwargs: step.rule.squared(net, *args, **kwargs)
-        )
-    else:
+
+    def squared(step: Step, args: Any, kwargs: Any) -> Any:
+        if framing is None:
+            return step.rule.squared(net, *args, **kwargs)
+        return framing.squared(net, step, args, kwargs)
+
+    if framing is not None:
         framing.begin(known)
-        interpret(
-            recording, known, lambda step, args, kwargs: framing.squared(net, step, args, kwargs)
-        )
+    interpret(recording, known, squared)
 
 
 def _gathered_when_used(
     recording: Recording, parameters: Mapping[str, Tensor], keep: list[Value]
 ) -> list[str]:
     """The sharded parameters that few steps use: each step gathers them."""
-    spread = {
-        value: name for name, value in recording.parameters.items() if is_sharded(parameters[name])
-    }
-    if not spread:
+    sharded = {v: name for name, v in recording.parameters.items() if is_sharded(parameters[name])}
+    if not sharded:
         return []
     uses = Counter(value for step in recording.steps for value in step.operands)
     shown = {*keep, *recording.outputs}
-    return [name for value, name in spread.items() if uses[value] <= _FEW and value not in shown]
+    return [name for value, name in sharded.items() if uses[value] <= _FEW and value not in shown]
 
 
 def _interpret_gathering(recording: Recording, known: dict[Value, Any], net: Squared) -> None:
@@ -162,11 +160,8 @@ def _interpret_gathering(recording: Recording, known: dict[Value, Any], net: Squ
 
 def unsquared(parameter: Tensor, wanted: bool) -> UnsquaredMatrix | UnsquaredKernel:
     """A parameter of the squared network of which kappa1 alone is asked for, if it is wanted."""
-    return (
-        UnsquaredMatrix(parameter, wanted=wanted)
-        if parameter.dim() == 2
-        else UnsquaredKernel(parameter, wanted=wanted)
-    )
+    kind = UnsquaredMatrix if parameter.dim() == 2 else UnsquaredKernel
+    return kind(parameter, wanted=wanted)
 
 
 def used_once(recording: Recording) -> frozenset[str]:
@@ -210,8 +205,6 @@ def _uses(recording: Recording) -> Counter[Value]:
 def _is_on_one_row(step: Step, x: Value, weight: Value, contracted: Mapping[str, int]) -> bool:
     """Whether a step applies a matrix to one row. contracted: summed dimension by operation."""
     dim = contracted.get(step.operation)
-    return (
-        dim is not None
-        and len(weight.shape) == 2
-        and x.shape.numel() == x.shape[-1] == weight.shape[dim]
-    )
+    if dim is None or len(weight.shape) != 2:
+        return False
+    return x.shape.numel() == x.shape[-1] == weight.shape[dim]

@@ -64,6 +64,11 @@ class Step:
         """The values among the arguments."""
         return values_in((self.args, self.kwargs))
 
+    @cached_property
+    def made(self) -> list[Value]:
+        """The values among the results."""
+        return [value for value in self.outputs if value is not None]
+
 
 @dataclass
 class Recording:
@@ -74,8 +79,7 @@ class Recording:
     structural: the numbers of the inputs whose values are part of what is recorded (masks, lengths,
         edges).
     rows: how many examples it was made with.
-    branches_at_random: whether dice branches_at_random the forward pass, so that another one may
-        take other ways.
+    branches_at_random: whether random numbers decide which operations the forward pass has.
     """
 
     inputs: list[Value] = field(default_factory=list)
@@ -92,7 +96,7 @@ class Recording:
         """Parameters from which steps lead to a measured output."""
         wanted = set(self.outputs)
         for step in reversed(self.steps):
-            if any(value in wanted for value in step.outputs if value is not None):
+            if any(value in wanted for value in step.made):
                 wanted.update(step.operands)
         return frozenset(name for name, value in self.parameters.items() if value in wanted)
 
@@ -124,9 +128,7 @@ def interpret(
         )
         results = carry(step, args, kwargs)
         pairs = zip(step.outputs, results if isinstance(results, (tuple, list)) else (results,))
-        known.update(
-            {value: result for value, result in pairs if value is not None and result is not None}
-        )
+        known.update({v: result for v, result in pairs if v is not None and result is not None})
     return known
 
 
@@ -187,7 +189,7 @@ def alike(a: Recording, b: Recording) -> bool:
             return False
         twin |= {v: w for v, w in zip(s.outputs, t.outputs) if v is not None and w is not None}
     measured = [[twin.get(v) for v in values] for values in (a.outputs, a.returned)]
-    return measured == [list(b.outputs), list(b.returned)]
+    return measured == [b.outputs, b.returned]
 
 
 def _same(x: Any, y: Any, twin: dict[Value, Value]) -> bool:
@@ -199,9 +201,5 @@ def _same(x: Any, y: Any, twin: dict[Value, Value]) -> bool:
 
 
 def _equal(x: Tensor, y: Tensor) -> bool:
-    return (
-        x.shape == y.shape
-        and x.dtype == y.dtype
-        and x.layout == y.layout
-        and bool(torch.equal(x, y))
-    )
+    is_alike = (x.shape, x.dtype, x.layout) == (y.shape, y.dtype, y.layout)
+    return is_alike and bool(torch.equal(x, y))

@@ -64,9 +64,8 @@ def check(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> None:
     powers = powers_of(optimizer)
     for name, p in parameters.items():
         for key, value in optimizer.state.get(p, {}).items():
-            is_known = key in powers or key.startswith(
-                "growth_"
-            )  # those are in coordinates that do not change
+            # What growth bounds keep is in coordinates that do not change.
+            is_known = key in powers or key.startswith("growth_")
             if not is_known and isinstance(value, Tensor) and value.shape == p.shape and p.dim():
                 raise ValueError(
                     f"how {key!r} in the optimiser's state of '{name}' scales is not known"

@@ -20,7 +20,7 @@ from torch import Tensor
 from pathsgd.kernels.squared_products import squared_products
 from pathsgd.network.rules.pointwise import Same
 from pathsgd.network.squared import in_rows
-from pathsgd.network.tape import Recording, Step, Value
+from pathsgd.network.tape import Recording, Step
 
 _LEAST, _MOST = 1e-100, 1e100
 """The sum of every layer is trusted between these. What underflowed is then too small to matter: no
@@ -42,12 +42,7 @@ def chain(recording: Recording) -> list[Link] | None:
         return None
     rows, links, now = in_rows(recording), [], recording.inputs[0]
     for step in recording.steps:
-        if (
-            not step.args
-            or step.args[0] is not now
-            or len(step.outputs) != 1
-            or step.outputs[0] is None
-        ):
+        if not step.args or step.args[0] is not now or step.made != [*step.outputs]:
             return None
         if step.operation != "relu" and not isinstance(step.rule, Same):
             link = _link(recording, step)
@@ -60,9 +55,7 @@ def chain(recording: Recording) -> list[Link] | None:
 
 def _link(recording: Recording, step: Step) -> Link | None:
     weight, bias, *more = (*step.args[1:], None, None)
-    known = all(
-        v is None or (isinstance(v, Value) and v in recording.names) for v in (weight, bias)
-    )
+    known = all(v is None or recording.names.get(v) for v in (weight, bias))
     if weight is None or not known or step.kwargs or any(a is not None for a in more):
         return None
     name = recording.names[weight]
@@ -74,10 +67,8 @@ def _link(recording: Recording, step: Step) -> Link | None:
 @torch.no_grad()
 def log_gamma_sq(links: Sequence[Link], parameters: Mapping[str, Tensor]) -> float | None:
     """log gamma^2; None if a number may be out of range, or a weight is not float32 on the CPU."""
-    names = [name for link in links for name in (link.weight, link.bias) if name is not None]
-    if any(
-        parameters[name].dtype is not torch.float32 or not parameters[name].is_cpu for name in names
-    ):
+    used = [parameters[n] for link in links for n in (link.weight, link.bias) if n is not None]
+    if any(p.dtype is not torch.float32 or not p.is_cpu for p in used):
         return None
     h: Tensor | None = None
     total = 0.0

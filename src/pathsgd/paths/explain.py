@@ -53,9 +53,8 @@ class Explanation:
         return "\n".join([self._title(), "", *self._table(), "", *self._notes()])
 
     def _title(self) -> str:
-        return f"{self.model}: " + (
-            "every operation has a rule" if self.supported else "not supported"
-        )
+        verdict = "every operation has a rule" if self.supported else "not supported"
+        return f"{self.model}: {verdict}"
 
     def _table(self) -> list[str]:
         cells = [("operation", "where", "rule", "parameters")]
@@ -77,18 +76,12 @@ class Explanation:
             ]
         notes = [f"shared      {name}: {how}" for name, how in self.shared.items()]
         notes += [f"no path     {name} reaches no output: kappa is 0" for name in self.unreached]
-        notes += [
-            f"pinned      {name}: its units are fixed by {what}"
-            for name, what in self.pinned.items()
-        ]
+        fixed = self.pinned.items()
+        notes += [f"pinned      {name}: its units are fixed by {what}" for name, what in fixed]
         where = ", ".join(f"{count} at {name}" for name, count in self.free_nodes.items())
         count = sum(self.free_nodes.values())
-        notes.append(
-            f"free nodes  {count} ({where})"
-            if count
-            else "free nodes  none: no unit can be rescaled"
-        )
-        return notes
+        found = f"{count} ({where})" if count else "none: no unit can be rescaled"
+        return [*notes, f"free nodes  {found}"]
 
 
 def explain(model: nn.Module, *inputs: Any, output: Output = None) -> Explanation:
@@ -139,17 +132,16 @@ def _rows(recording: Recording) -> list[Row]:
 
 def _shared(recording: Recording) -> dict[str, str]:
     along_paths = parameters_shared_along_paths(recording)
-    told = {}
+    found = {}
     for name, count in uses(recording).items():
         if name in along_paths.recurrent:
-            told[name] = (
-                f"{count} uses along one path, as a recurrent matrix: kappa2 in closed form"
-            )
+            where = "along one path, as a recurrent matrix"
+            found[name] = f"{count} uses {where}: kappa2 in closed form"
         elif name in along_paths.general:
-            told[name] = f"{count} uses, some along one path: kappa2 by automatic differentiation"
+            found[name] = f"{count} uses, some along one path: kappa2 by automatic differentiation"
         elif count > 1:
-            told[name] = f"{count} uses, never twice on one path: kappa2 is 0"
-    return told
+            found[name] = f"{count} uses, never twice on one path: kappa2 is 0"
+    return found
 
 
 def _free_nodes(spaces: NodeSpaces) -> dict[str, int]:

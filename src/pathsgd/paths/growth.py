@@ -78,11 +78,9 @@ def growth_rate(model: nn.Module, *inputs: Any, output: Output = None) -> dict[s
         # A direction that grows by exp(c / T) in each of T uses stands out after some T / c
         # iterations, not before.
         iterations = max(240, min(2 * recurrence.uses, 4000))
-        lower = (
-            float(growth.strongest(f, iterations=iterations)[0])
-            if math.isfinite(upper)
-            else math.nan
-        )
+        lower = math.nan
+        if math.isfinite(upper):
+            lower = float(growth.strongest(f, iterations=iterations)[0])
         rates[recurrence.name] = GrowthRate(min(lower, upper), upper, recurrence.uses)
     return rates
 
@@ -105,7 +103,6 @@ def map_of(
     if scale is None:
         assert whitening is not None
         scale = growth.scale_of(whitening.to(weight), weight)
-    keep, gain = (
-        c.to(weight) if isinstance(c, Tensor) else c for c in (recurrence.keep, recurrence.gain)
-    )
+    numbers = (recurrence.keep, recurrence.gain)
+    keep, gain = (c.to(weight) if isinstance(c, Tensor) else c for c in numbers)
     return growth.Map(weight, scale, keep, gain, recurrence.inside)

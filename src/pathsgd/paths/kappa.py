@@ -72,16 +72,11 @@ class Kappa:
         self._leaves = {n: q.mantissa for n, q in weights if q.mantissa.requires_grad}
         kept = self.evaluation.kept
         recurrent = [r.states.mantissa for r in self.evaluation.recurrences]
-        self._bare = {
-            n: m for n, m in self.evaluation.unsquared.items() if wanted is None or n in wanted
-        }
-        anchors = [unsquared.anchor for unsquared in self._bare.values()]
-        sources = [
-            *self._leaves.values(),
-            *recurrent,
-            *(s.mantissa for s in kept.values()),
-            *anchors,
-        ]
+        unsquared = self.evaluation.unsquared.items()
+        self._bare = {n: m for n, m in unsquared if wanted is None or n in wanted}
+        anchors = [weight.anchor for weight in self._bare.values()]
+        values = [s.mantissa for s in kept.values()]
+        sources = [*self._leaves.values(), *recurrent, *values, *anchors]
         total = float(self.total.mantissa.detach()) if relative else 0.0
         self._per = 1 / total if total > 0 else 1.0
         grads = iter(_gradients(self.total.mantissa, sources, self._per))
@@ -104,9 +99,7 @@ class Kappa:
 
     def first_of_bare(self) -> dict[str, tuple[Tensor | Outer, Tensor | None]]:
         """dm/dq of the bare parameters, and the path mass that enters each row, if known."""
-        return {
-            name: (unsquared.kappa1(), unsquared.mass()) for name, unsquared in self._bare.items()
-        }
+        return {name: (weight.kappa1(), weight.mass()) for name, weight in self._bare.items()}
 
     @torch.inference_mode(False)
     def second(
@@ -118,11 +111,10 @@ class Kappa:
         for name in shared.recurrent:
             result[name] = self._recurrent(name)
         for name in shared.general:
-            diagonal = (
-                self._hessian_diagonal(name)
-                if samples is None
-                else self._estimate(name, samples, generator)
-            )
+            if samples is None:
+                diagonal = self._hessian_diagonal(name)
+            else:
+                diagonal = self._estimate(name, samples, generator)
             result[name] = 2 * self._per * self._leaves[name].detach() * diagonal
         return result
 
@@ -161,13 +153,9 @@ class Kappa:
                 basis = torch.zeros(len(index), q.numel(), dtype=q.dtype, device=q.device)
                 basis[rows, index] = 1
                 (hessian,) = torch.autograd.grad(
-                    gradient.reshape(-1),
-                    q,
-                    basis,
-                    retain_graph=True,
-                    is_grads_batched=True,
-                    allow_unused=True,
-                )
+                    gradient.reshape(-1), q, basis,
+                    retain_graph=True, is_grads_batched=True, allow_unused=True,
+                )  # fmt: skip
                 if hessian is not None:
                     diagonal[index] = hessian.reshape(len(index), -1)[rows, index]
         return diagonal.reshape(q.shape)
@@ -178,11 +166,8 @@ class Kappa:
         total = torch.zeros_like(q)
         if gradient.requires_grad:
             for _ in range(samples):
-                signs = (
-                    torch.randint(0, 2, q.shape, generator=generator, dtype=q.dtype).to(q.device)
-                    * 2
-                    - 1
-                )
+                bits = torch.randint(0, 2, q.shape, generator=generator, dtype=q.dtype)
+                signs = bits.to(q.device) * 2 - 1
                 (product,) = torch.autograd.grad(
                     gradient, q, signs, retain_graph=True, materialize_grads=True
                 )
@@ -238,15 +223,9 @@ def kappa(
         parts.append(measured.first())
     if terms != "first":
         second = measured.second(samples, generator)
-        parts.append(
-            second
-            if convention == "exact"
-            else {name: 0.25 * value for name, value in second.items()}
-        )
-    result = {
-        name: torch.zeros(p.shape, dtype=torch.float64, device=p.device)
-        for name, p in parameters.items()
-    }
+        factor = 1 if convention == "exact" else 0.25
+        parts.append({name: factor * value for name, value in second.items()})
+    result = _zeros(parameters)
     total = measured.total
     for name, q in measured.evaluation.weights.items():
         value = torch.stack([part[name] for part in parts]).sum(0)
@@ -255,6 +234,13 @@ def kappa(
         else:
             result[name] = _signed(value, total.log_scale - q.log_scale)
     return result
+
+
+def _zeros(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name: torch.zeros(p.shape, dtype=torch.float64, device=p.device)
+        for name, p in parameters.items()
+    }
 
 
 def _signed(values: Tensor, log_factor: Tensor) -> Tensor:
@@ -293,12 +279,8 @@ def path_share(model: nn.Module, *inputs: Any, output: Output = None) -> dict[st
         raise ValueError(
             "gamma^2 is zero: no path reaches the output, so no weight has a share of it"
         )
-    result = {
-        name: torch.zeros(p.shape, dtype=torch.float64, device=p.device)
-        for name, p in parameters.items()
-    }
+    result = _zeros(parameters)
     for name, q in measured.evaluation.weights.items():
-        result[name] = (
-            q.mantissa.detach() * measured.first()[name] / total
-        )  # the scales of q and of kappa cancel
+        # The scales of q and of kappa cancel.
+        result[name] = q.mantissa.detach() * measured.first()[name] / total
     return result

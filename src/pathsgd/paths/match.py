@@ -62,61 +62,38 @@ def match(recording: Recording) -> PlainNet | StackNet | None:
     if len(recording.outputs) != 1 or recording.rows != 1:
         return None
     steps = [s for s in recording.steps if not isinstance(s.rule, _MOVES)]
-    names = recording.names
-    operations = [s.operation for s in steps]
-    if operations not in (["rnn_relu", "linear"], ["embedding", "rnn_relu", "linear"]):
+    if [s.operation for s in steps] not in (_LAYER_AND_OUTPUT, ["embedding", *_LAYER_AND_OUTPUT]):
         return None
-    recurrent, linear = steps[-2:]
-    call = Call.parse(*recurrent.args)
-    used = [
-        *call.weights,
-        *linear.args[1:],
-        *linear.kwargs.values(),
-        *([steps[0].args[1]] if len(steps) == 3 else []),
-    ]
-    values = [v for v in used if isinstance(v, Value)]
-    roles = [names.get(v) for v in values]
-    if call.batch_sizes is not None or isinstance(call.hx, Value):
-        return None
-    if (
-        None in roles
-        or len(set(roles)) != len(roles)
-        or len(values) != len([v for v in used if v is not None])
-    ):
-        return None
-    if isinstance(call.hx, Tensor) and bool(call.hx.any()):
+    *lookup, recurrent, linear = steps
+    call, names = Call.parse(*recurrent.args), recording.names
+    tables = [step.args[1] for step in lookup]
+    used = [*call.weights, *linear.args[1:], *linear.kwargs.values(), *tables]
+    roles = [names.get(v) for v in used if v is not None]
+    if None in roles or len(set(roles)) != len(roles) or call.batch_sizes is not None:
+        return None  # a weight that is no parameter, or is used twice
+    if isinstance(call.hx, Value) or (isinstance(call.hx, Tensor) and bool(call.hx.any())):
         return None
     reads = _reads(recording, recurrent, linear)
-    if reads is None or not _constant_input(
-        recording, call.x, steps[0] if len(steps) == 3 else None
-    ):
+    if reads is None or not _constant_input(recording, call.x, lookup[0] if lookup else None):
         return None
     bias = linear.kwargs.get("bias", linear.args[2] if len(linear.args) > 2 else None)
     w_out, b_out = names[linear.args[1]], None if bias is None else names[bias]
-    embedding = names[steps[0].args[1]] if len(steps) == 3 else None
+    ends = (w_out, b_out, names[tables[0]] if tables else None, call.steps)
     layers = tuple(
         tuple(_named(names, call.cell(layer, direction)) for direction in range(call.directions))
         for layer in range(call.layers)
     )
     if len(layers) == len(layers[0]) == 1 and reads[0] in (None, call.steps - 1):
         ((cell,),) = layers
-        return PlainNet(
-            cell.w_in,
-            cell.w_rec,
-            cell.biases,
-            w_out,
-            b_out,
-            embedding,
-            call.steps,
-            every_step=reads[0] is None,
-        )
-    return StackNet(layers, w_out, b_out, embedding, call.steps, reads)
+        return PlainNet(cell.w_in, cell.w_rec, cell.biases, *ends, every_step=reads[0] is None)
+    return StackNet(layers, *ends, reads)
 
 
 def _named(names: dict[Value, str], cell: list[Value]) -> Cell:
     return Cell(names[cell[0]], names[cell[1]], tuple(names[w] for w in cell[2:]))
 
 
+_LAYER_AND_OUTPUT = ["rnn_relu", "linear"]
 _MOVES = (View, Same, Join)
 """Rules that move entries and compute nothing."""
 
@@ -169,24 +146,16 @@ def _reads(recording: Recording, recurrent: Step, linear: Step) -> tuple[int | N
     time = torch.arange(total).reshape((1, -1, 1) if call.batch_first else (-1, 1, 1))
     # Final states: of each direction of the highest layer, where it ends; the others are nothing
     # that can be followed.
-    ends = torch.tensor([total - 1, 0])[: call.directions, None] * width + units.view(
-        call.directions, -1
-    )
+    ends = torch.tensor([total - 1, 0])[: call.directions, None] * width
+    ends = ends + units.view(call.directions, -1)
     lower = torch.full((last.shape[0] - call.directions, ends.shape[1]), -1)
-    numbers = _follow(
-        recording,
-        {
-            states: (time * width + units).expand(states.shape),
-            last: torch.cat([lower, ends])[:, None].expand(last.shape),
-        },
-    )
+    final = torch.cat([lower, ends])[:, None].expand(last.shape)
+    every = (time * width + units).expand(states.shape)
+    numbers = _follow(recording, {states: every, last: final})
     read = numbers.get(linear.args[0])
-    if (
-        read is None
-        or read.shape[-1] != width
-        or not bool((read % width == units).all())
-        or bool((read < 0).any())
-    ):
+    if read is None or read.shape[-1] != width or bool((read < 0).any()):
+        return None
+    if not bool((read % width == units).all()):
         return None
     outputs = torch.arange(linear.outputs[0].shape.numel()).reshape(linear.outputs[0].shape)
     kept = _follow(recording, {linear.outputs[0]: outputs}).get(recording.outputs[0])
@@ -198,8 +167,5 @@ def _reads(recording: Recording, recurrent: Step, linear: Step) -> tuple[int | N
     at = at[..., 0].sort(0).values
     if len(at) == 1:
         return tuple(at[0].tolist())
-    return (
-        (None,) * call.directions
-        if len(at) == total and bool((at.t() == torch.arange(total)).all())
-        else None
-    )
+    is_every_step = len(at) == total and bool((at.t() == torch.arange(total)).all())
+    return (None,) * call.directions if is_every_step else None

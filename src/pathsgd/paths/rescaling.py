@@ -15,22 +15,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pathsgd.distributed.sharded import refuse_sharded
-from pathsgd.network.node_spaces import Edges, NodeSpaces
+from pathsgd.network.node_spaces import NodeSpaces
 from pathsgd.network.nodes import spaces_of
 from pathsgd.network.record.model import check_model
 from pathsgd.network.record.record import Output, record
 from pathsgd.network.rules.base import FIXED
 from pathsgd.paths import carry
-
-__all__ = [
-    "Edges",
-    "NodeSpaces",
-    "balance",
-    "node_spaces",
-    "random_rescaling",
-    "rescale_nodes",
-    "spaces_of",
-]
 
 
 def node_spaces(model: nn.Module, *inputs: Any, output: Output = None) -> NodeSpaces:

@@ -5,7 +5,7 @@
 A matrix may be used turned round (h W), and again: a tied autoencoder. What no rescaling changes
 has K = 1 whatever its kappa (metric/geometry.py), so of such a net gamma^2 is all that a
 measurement finds, and a walk through its recording with scales for every number would take most of
-the time. `passes.squared.Evaluation` is the general route, and the oracle of this one.
+the time. `network.squared.Evaluation` is the general route, and the oracle of this one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def chain(recording: Recording) -> list[Link] | None:
             if link is None or link.weight not in rows:
                 return None
             links.append(link)
-        now = step.outputs[0]
+        (now,) = step.made
     return links if links and recording.outputs == [now] else None
 
 

@@ -46,7 +46,7 @@ class Kappa:
         kappa = stored * exp(S - s)        kappa / gamma^2 = stored / m * exp(-s)
     With `relative` all of them are divided by m already, unless it is zero.
 
-    bare: parameters of which only `first_of_bare` is wanted, out of `passes.squared.used_once`.
+    bare: parameters of which only `first_of_bare` is wanted, out of `network.squared.used_once`.
     """
 
     @torch.inference_mode(False)

@@ -9,7 +9,7 @@ come from `kernels.plain_sums`, and
     kappa1(W_out) = 1 (sum over output steps h_s)^T
 
 e is 1, or the column sums of the squared embedding. Matrices whose kappa is constant along a
-dimension keep size 1 there. `quantities.kappa.Kappa` is the general route and this one's oracle.
+dimension keep size 1 there. `paths.kappa.Kappa` is the general route and this one's oracle.
 """
 
 from __future__ import annotations
@@ -66,11 +66,9 @@ def kappa1(
     exact: in float64; otherwise in float32 where the weights are and `is_certain` vouches for the
         result.
     """
-    embedded = (
-        None
-        if net.embedding is None
-        else squared_products(parameters[net.embedding], into=False)[1]
-    )
+    embedded = None
+    if net.embedding is not None:
+        embedded = squared_products(parameters[net.embedding], into=False)[1]
     w_rec, guessed = parameters[net.w_rec], root is not None
     if root is None:
         A = w_rec.detach().to(torch.float64, copy=True).square_()
@@ -84,30 +82,45 @@ def kappa1(
         sums = relative_sums(net, parameters, embedded, root, torch.float64)
     gamma_sq = sums.gamma_sq
     if guessed and not 1e-200 < gamma_sq < 1e200:
-        return kappa1(
-            net, parameters, None, exact=exact
-        )  # the guess was too far off for this many steps
+        return kappa1(net, parameters, None, exact=exact)  # the guess was too far off
     into, out, through = sums.vectors.unbind()
-    result = {net.w_rec: sums.recurrent, net.w_out: out[None, :]}
-    result.update({bias: into for bias in net.biases})
-    flow = {net.w_rec: through}
-    if embedded is None or net.embedding is None:
-        result[net.w_in] = into[:, None]
-    else:
-        result[net.w_in] = torch.outer(into, embedded)
-        _, back = squared_products(parameters[net.w_in], None, into, into=False)
-        assert back is not None
-        result[net.embedding], flow[net.embedding] = back[None, :], embedded * back
+    back = None
+    if embedded is not None:
+        back = squared_products(parameters[net.w_in], None, into, into=False)[1]
+    result, flow = by_name(net, sums.recurrent, into, out, through, embedded, back)
     log_scale, divisor = (net.steps - 1) * math.log(root), gamma_sq or 1.0
     if net.b_out:
         rows = net.steps if net.every_step else 1
-        result[net.b_out] = torch.full(
-            (1,), rows * math.exp(-log_scale) / divisor, dtype=torch.float64
-        )
+        share = rows * math.exp(-log_scale) / divisor
+        result[net.b_out] = torch.full((1,), share, dtype=torch.float64)
     log_gamma_sq = math.log(gamma_sq) + log_scale if gamma_sq > 0 else -math.inf
-    growth = root * sums.growth
-    next_root = max(1.0, growth) if 0 < growth < math.inf else root
-    return PlainKappa(result, flow, log_gamma_sq, sums.h, sums.delta, root, divisor, next_root)
+    following = next_root(root, root * sums.growth)
+    return PlainKappa(result, flow, log_gamma_sq, sums.h, sums.delta, root, divisor, following)
+
+
+def by_name(
+    net: PlainNet,
+    recurrent: Tensor,
+    into: Tensor,
+    out: Tensor,
+    through: Tensor,
+    embedded: Tensor | None,
+    back: Tensor | None,
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """kappa1 and flow by parameter. back: the derivative in the embedding's column sums."""
+    kappa = {net.w_rec: recurrent, net.w_out: out[None, :], **dict.fromkeys(net.biases, into)}
+    flow = {net.w_rec: through}
+    if embedded is None or back is None or net.embedding is None:
+        kappa[net.w_in] = into[:, None]
+    else:
+        kappa[net.w_in] = torch.outer(into, embedded)
+        kappa[net.embedding], flow[net.embedding] = back[None, :], embedded * back
+    return kappa, flow
+
+
+def next_root(root: float, growth: float) -> float:
+    """The root to start from next time. growth: of the states in the last step."""
+    return max(1.0, growth) if 0 < growth < math.inf else root
 
 
 @torch.no_grad()
@@ -153,14 +166,8 @@ def _balanced_sums(
     """
     into, _, through = known.vectors.unbind()
     ratio = into.square() / through
-    a = (
-        torch.where((ratio > 0) & ratio.isfinite(), ratio, 1.0)
-        .pow(0.25)
-        .log2()
-        .round()
-        .exp2()
-        .to(torch.float32)
-    )
+    ratio = torch.where((ratio > 0) & ratio.isfinite(), ratio, 1.0)
+    a = ratio.pow(0.25).log2().round().exp2().to(torch.float32)
     scaled = dict(parameters)
     for name in (net.w_in, net.w_rec, *net.biases):
         scaled[name] = parameters[name] * (a if parameters[name].dim() == 1 else a[:, None])

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pathsgd.arithmetic.scaled import read
 from pathsgd.paths.match import PlainNet
-from pathsgd.paths.recurrent import PlainKappa
+from pathsgd.paths.recurrent import PlainKappa, by_name, next_root
 
 _LEAST, _MOST = 1e-200, 1e200
 """gamma^2 / root^(T-1) is trusted between these; outside, the guess of the root is too far off."""
@@ -61,23 +61,16 @@ def kappa1(
     through = torch.linalg.vecdot(h, delta, dim=0)
     into, out, through = torch.stack([into, out, through]).mul_(share)
     recurrent = (delta[1:].t() @ h[:-1]).mul_(share / root)
-    result = {net.w_rec: recurrent, net.w_out: out[None, :], **{bias: into for bias in net.biases}}
-    flow = {net.w_rec: through}
-    if embedded is None or net.embedding is None:
-        result[net.w_in] = into[:, None]
-    else:
-        result[net.w_in] = torch.outer(into, embedded)
-        back = into @ squares[net.w_in]
-        result[net.embedding], flow[net.embedding] = back[None, :], embedded * back
+    back = None if embedded is None else into @ squares[net.w_in]
+    result, flow = by_name(net, recurrent, into, out, through, embedded, back)
     log_scale = (net.steps - 1) * math.log(root)
     if net.b_out is not None:
         result[net.b_out] = A.new_full((1,), rows * math.exp(-log_scale) * share)
     log_gamma_sq = math.log(gamma_sq) + log_scale if gamma_sq > 0 else -math.inf
     growth = root * numbers[1] / numbers[0] if net.steps > 1 and numbers[0] > 0 else 0.0
-    next_root = max(1.0, growth) if 0 < growth < math.inf else root
-    return PlainKappa(
-        result, flow, log_gamma_sq, h, delta, root, gamma_sq or 1.0, next_root, others
-    )
+    following = next_root(root, growth)
+    divisor = gamma_sq or 1.0
+    return PlainKappa(result, flow, log_gamma_sq, h, delta, root, divisor, following, others)
 
 
 def _squares(net: PlainNet, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ Range. h_t is kept as h_t decay^(t-1), delta_t as delta_t decay^(T-t), in all la
 at least the largest Perron root nothing overflows, and all products of the two have decay^(T-1).
 Two directions have opposite powers, which one layer mixes for the next: they are kept as they are,
 decay = 1. Where numbers leave the range all the same there is no result, and
-`quantities.kappa.Kappa`, the general route and this one's oracle, has a scale for every step.
+`paths.kappa.Kappa`, the general route and this one's oracle, has a scale for every step.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from torch import Tensor
 
 from pathsgd.arithmetic.recurrence import perron_root
 from pathsgd.kernels.squared_products import squared_products
-from pathsgd.kernels.stack_sums import StackSums, stack_sums
+from pathsgd.kernels.stack_sums import CellSums, StackSums, stack_sums
 from pathsgd.kernels.whiten import Outer
 from pathsgd.paths.match import Cell, StackNet
-from pathsgd.paths.recurrent import FLOAT32_STEPS
+from pathsgd.paths.recurrent import FLOAT32_STEPS, next_root
 
 _LEAST, _MOST = 1e-200, 1e200
 """gamma^2 in units of root^(T-1) is trusted between these."""
@@ -66,14 +66,10 @@ def kappa1(
 
     root: a guess of the largest Perron root, `next_root` of the last measurement; only a scale.
     """
-    is_single = all(
-        parameters[c.w_rec].dtype is torch.float32 for layer in net.layers for c in layer
-    )
-    dtypes = (
-        [torch.float32, torch.float64]
-        if is_single and net.steps <= FLOAT32_STEPS
-        else [torch.float64]
-    )
+    cells = [c for layer in net.layers for c in layer]
+    is_single = all(parameters[c.w_rec].dtype is torch.float32 for c in cells)
+    is_short = is_single and net.steps <= FLOAT32_STEPS
+    dtypes = [torch.float32, torch.float64] if is_short else [torch.float64]
     for guess in [None] if root is None or len(net.layers[0]) > 1 else [root, None]:
         for dtype in dtypes:
             found = _measured(net, parameters, guess, dtype)
@@ -91,11 +87,9 @@ def _measured(
     elif root is None:
         root = max(1.0, *_roots(net, parameters))
     parameters = {name: parameters[name].detach().to(dtype) for name in _names(net)}
-    embedded = (
-        None
-        if net.embedding is None
-        else squared_products(parameters[net.embedding], into=False)[1]
-    )
+    embedded = None
+    if net.embedding is not None:
+        embedded = squared_products(parameters[net.embedding], into=False)[1]
     unused = _unused(net)
     sums = stack_sums(
         [[_weights(parameters, cell) for cell in layer] for layer in net.layers],
@@ -108,13 +102,10 @@ def _measured(
     if dtype is torch.float32 and not _is_certain(net, sums):
         return None
     cells = [cell for layer in net.layers for cell in layer]
-    found = [
-        _CellSums(cell, s.into, s.through, s.recurrent, s.w_in)
-        for cell, s in zip(cells, sums.cells)
-    ]
+    found = [(cell, s) for cell, s in zip(cells, sums.cells)]
     back = None
     if embedded is not None:
-        lowest = [(parameters[s.cell.w_in], s.into.double()) for s in found if s.w_in is None]
+        lowest = [(parameters[c.w_in], s.into.double()) for c, s in found if s.w_in is None]
         products = [squared_products(w, None, into, into=False)[1] for w, into in lowest]
         back = reduce(torch.add, [product for product in products if product is not None])
     kappa, flow = _by_name(net, found, sums.out, embedded, back, dtype)
@@ -123,9 +114,8 @@ def _measured(
         rows = net.steps if net.reads[0] is None else 1
         share = rows * (1 / root) ** (net.steps - 1) / sums.gamma_sq
         kappa[net.b_out] = torch.full((1,), share, dtype=torch.float64)
-    growth = root * sums.growth
-    next_root = max(1.0, growth) if 0 < growth < math.inf else root
-    return StackKappa(kappa, flow, math.log(sums.gamma_sq) + log_scale, next_root, dtype)
+    log_gamma_sq = math.log(sums.gamma_sq) + log_scale
+    return StackKappa(kappa, flow, log_gamma_sq, next_root(root, root * sums.growth), dtype)
 
 
 def _roots(net: StackNet, parameters: Mapping[str, Tensor]) -> list[float]:
@@ -152,25 +142,10 @@ def _weights(parameters: Mapping[str, Tensor], cell: Cell) -> tuple[Tensor, Tens
     return parameters[cell.w_in], parameters[cell.w_rec], [parameters[name] for name in cell.biases]
 
 
-@dataclass(frozen=True)
-class _CellSums:
-    """What a direction of a layer has after both passes."""
-
-    cell: Cell
-    into: Tensor
-    """sum_t delta_t, (H,)."""
-    through: Tensor
-    """sum_t h_t .* delta_t, (H,)."""
-    recurrent: Tensor
-    """sum_t delta_{t+1} h_t^T, (H, H)."""
-    w_in: Tensor | None
-    """sum_t delta_t x_t^T, (H, I); None where x is the same at every step."""
-
-
 def _is_certain(net: StackNet, sums: StackSums) -> bool:
     """Whether no sum depends on a number that was too small for float32.
 
-    As `closed_form.kappa.is_certain`: all terms are nonnegative, and a result far above what
+    As `recurrent.is_certain`: all terms are nonnegative, and a result far above what
     underflow can have taken away has lost nothing. On its way up through the layers a loss may grow
     by what each layer multiplies by: no row or column of a matrix has a larger sum than all of it.
     """
@@ -186,7 +161,7 @@ def _unused(net: StackNet) -> set[str]:
 
 def _by_name(
     net: StackNet,
-    sums: Sequence[_CellSums],
+    sums: Sequence[tuple[Cell, CellSums]],
     out: Tensor,
     embedded: Tensor | None,
     back: Tensor | None,
@@ -194,24 +169,22 @@ def _by_name(
 ) -> tuple[dict[str, Tensor | Outer], dict[str, Tensor]]:
     """kappa1 and flow. embedded: what each input carries; back: its derivative; None for ones."""
     kappa: dict[str, Tensor | Outer] = {net.w_out: out[None, :]}
-    flow = {s.cell.w_rec: s.through.double() for s in sums}
+    flow = {cell.w_rec: s.through.double() for cell, s in sums}
     unused = _unused(net)
-    for s in sums:
-        if s.cell.w_rec not in unused:
-            kappa[s.cell.w_rec] = s.recurrent
-        kappa.update({bias: s.into for bias in s.cell.biases})
+    for cell, s in sums:
+        if cell.w_rec not in unused:
+            kappa[cell.w_rec] = s.recurrent
+        kappa.update(dict.fromkeys(cell.biases, s.into))
         if s.w_in is not None:
-            kappa[s.cell.w_in] = s.w_in
+            kappa[cell.w_in] = s.w_in
         else:
             rows = s.into[:, None]
-            kappa[s.cell.w_in] = (
-                rows if embedded is None else Outer(rows, embedded[None, :].to(dtype))
-            )
+            kappa[cell.w_in] = rows
+            if embedded is not None:
+                kappa[cell.w_in] = Outer(rows, embedded[None, :].to(dtype))
     if embedded is not None and back is not None and net.embedding is not None:
-        kappa[net.embedding], flow[net.embedding] = (
-            back[None, :].to(dtype),
-            (embedded * back).double(),
-        )
+        kappa[net.embedding] = back[None, :].to(dtype)
+        flow[net.embedding] = (embedded * back).double()
     return kappa, flow
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 PRIVATE = {
-    "torch._C.DisableTorchFunction": "recording fails: shapes of results could not be asked for",
+    "torch._C.DisableTorchFunction": "recording fails: shapes of results are not known",
     "torch._C._are_functorch_transforms_active": "the fused RNN and loss fail",
     "torch._C._autograd._unsafe_set_version_counter": "restored tensors look changed",
     "torch._C._disabled_torch_function_impl": "recording fails: stand-ins would be intercepted",
@@ -45,7 +45,7 @@ PRIVATE = {
 
 
 def default_store() -> Any:
-    """The store that the processes of this run met in; None if torch does not say."""
+    """The store that the processes of this run met in; None if it is not known."""
     get = getattr(dist.distributed_c10d, "_get_default_store", None)
     return None if get is None else get()
 
@@ -70,7 +70,7 @@ def segment_sums(values: Tensor, bounds: Tensor) -> Tensor:
     """The sums of values[bounds[i] : bounds[i + 1]], in the order of the values if torch can."""
     reduce = getattr(torch, "segment_reduce", None)
     if reduce is not None:
-        # unsafe: the bounds are not looked at, which would mean to wait for them
+        # unsafe: the bounds are not checked, which would synchronise the device
         return reduce(values, "sum", offsets=bounds, unsafe=True, initial=0)  # type: ignore[no-any-return]
     numbers = torch.arange(len(bounds) - 1, device=bounds.device)
     lengths = bounds.diff()

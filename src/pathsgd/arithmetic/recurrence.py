@@ -102,7 +102,7 @@ def adjoint_states(
 def _bounded_adjoint(A: Tensor, external: Tensor, ratios: Tensor, backwards: bool) -> Tensor:
     """The adjoint cut off at a huge value instead of infinity.
 
-    A unit that nothing reaches has no say in the scales, so its delta may leave float64's range.
+    A unit that nothing reaches does not enter the scales, so its delta may leave float64's range.
     Its mass is zero all the same, and infinity times that zero would spoil every sum it enters.
     """
     delta, later, r_later = torch.empty_like(external), torch.zeros_like(external[0]), 0.0
@@ -144,7 +144,7 @@ def states(A: Scaled, u: Scaled, h0: Scaled | None, *, unroll: bool = False) -> 
 
 
 def _unscaled(A: Scaled, u: Scaled, h0: Scaled | None, unroll: bool) -> States:
-    """The sweep as it is, for whoever looks afterwards whether that was possible."""
+    """The sweep without scales; the caller checks the range afterwards."""
     m_0 = torch.zeros_like(u.mantissa[0]) if h0 is None else h0.mantissa
     m = (_unrolled if unroll else _swept)(A.mantissa, u.mantissa, m_0, None)
     postpone(m.detach().amax())

@@ -10,9 +10,9 @@ mantissa, each of size 1 or of the mantissa's size. The second form is what a re
 thousands of steps needs: early and late steps differ by more than float64's range and both matter.
 
 Devices. A scale of the whole tensor is a number of the host (a 0-d tensor on the CPU), wherever the
-mantissa is. To look at a mantissa means to wait for its device, so a pass over a network may
-postpone that (`postponed`): it takes every mantissa to be in range, and whoever ordered it asks
-about all of them at once (`are_in_range`).
+mantissa is. Reading a mantissa synchronises its device, so a pass over a network may postpone all
+checks (`postponed`): every mantissa is assumed in range, and the caller checks all of them at once
+(`are_in_range`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _unseen: ContextVar[list[Tensor] | None] = ContextVar("unseen", default=None)
 
 @contextmanager
 def postponed() -> Iterator[list[Tensor]]:
-    """Inside, no mantissa is looked at; the list gets the largest entry of each, as a tensor."""
+    """Inside, no mantissa is read; the list gets the largest entry of each, as a tensor."""
     largest: list[Tensor] = []
     token = _unseen.set(largest)
     try:
@@ -112,7 +112,7 @@ class Scaled:
         if self.uniform or not dims:
             return self
         dims = [d % self.mantissa.dim() for d in dims]
-        # A zero says nothing of the scale.
+        # A zero has no scale.
         scale = torch.where(self.mantissa.detach() > 0, self.log_scale, -torch.inf).amax(
             dims, keepdim=True
         )

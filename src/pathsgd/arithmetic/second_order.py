@@ -94,7 +94,7 @@ def exact_sum(A: Tensor, before: Tensor, delta: Tensor, ratios: Tensor | None = 
 # f^k C(n, k) a^(n-k) falls by a factor of at most q = f (T-2-K) / (a (K+1)) per term.
 
 _MARGIN = 1 + 1e-5
-"""The bound f of F is looked at in floating point."""
+"""The bound f of F is computed in floating point."""
 
 
 def near_identity_sum(A: Tensor, before: Tensor, delta: Tensor, tolerance: float) -> Tensor | None:

@@ -1,11 +1,11 @@
-"""Images whose path sums differ near the border only, kept as small images.
+"""Large images whose path sums differ near the border only, computed as small images.
 
     n = before + run + after       positions along one dimension; the `run` inside are equal
 
-The squared network begins with ones. A convolution sees the same wherever its window lies inside,
-so of a large image a frame is what has to be computed; every layer makes it wider. The derivative
-in the position that is kept is the sum of those in all that are alike, so whatever autograd makes
-of the small image is right for the large one.
+The squared network begins with ones, and a convolution computes the same wherever its window lies
+inside. So of a large image only a frame and one position inside have to be computed; every layer
+makes the frame wider. The derivative in the kept position is the sum of those in all positions of the
+run, so autograd on the small image gives the derivatives of the large one.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ def _lines(edges: Edges, shape: torch.Size) -> Lines:
 def several_places(
     recording: Recording, nodes_of: Callable[[Value], Tensor | None]
 ) -> dict[str, Place]:
-    """The places of the parameters that enter units which other parameters enter elsewhere.
+    """The places of the parameters that enter units which others enter at other places.
 
     nodes_of: the node numbers of a value's entries; None if they are not known.
 

@@ -44,19 +44,17 @@ class Evaluation:
     weights: parameter name -> q, a mantissa with its log-scale.
     total: gamma^2 as `Scaled`.
     recurrences: the passes through recurrent matrices that are parameters.
-    unsquared: the parameters that have no q, because kappa1 alone was asked for
-        (network/unsquared.py, kernel.py); and those that have one only while they are used, because
-        they are spread over processes (gathered.py).
-
+    unsquared: the parameters without a kept q: kappa1 alone is wanted (network/unsquared.py), or
+        they are sharded and gathered for each use (distributed/gathered.py).
     kept: the path sums of the values in `keep`.
 
-    derivative: what autograd may differentiate the mantissa of `total` in: the mantissas of q,
-        which are leaves then; the parameters themselves; or nothing.
-    given: path sums of values that the recorded steps read but do not make.
+    derivative: what the mantissa of `total` can be differentiated in: the mantissas of q, which are
+        leaves then; the parameters; or nothing.
+    given: path sums of values that the recorded steps read but do not compute.
     wanted: the parameters whose q may be differentiated in; None for all.
     framing: the steps that may work on small images; values in `keep` may be such images then.
-    bare: names of parameters that need no q, out of `used_once`; those that are not wanted, out of
-        `in_rows` too.
+    bare: parameters that need no q, out of `used_once`; those that are not wanted, also out of
+        `in_rows`.
     """
 
     @torch.inference_mode(False)
@@ -159,7 +157,7 @@ def _interpret_gathering(recording: Recording, known: dict[Value, Any], net: Squ
 
 
 def unsquared(parameter: Tensor, wanted: bool) -> UnsquaredMatrix | UnsquaredKernel:
-    """A parameter of the squared network of which kappa1 alone is asked for, if it is wanted."""
+    """A parameter of the squared network whose q is not needed; wanted: whether its kappa1 is."""
     kind = UnsquaredMatrix if parameter.dim() == 2 else UnsquaredKernel
     return kind(parameter, wanted=wanted)
 

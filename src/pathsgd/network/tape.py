@@ -3,9 +3,9 @@
     Recording = inputs, parameters  --steps-->  output
 
 A `Value` is one tensor of the pass without its data; a `Step` is one operation from values to
-values. Nothing here depends on the values of the weights: one recording serves every later pass at
-the same shapes. What such a pass computes (sums over paths, node numbers, positions of entries) is
-the caller's business: `interpret` hands every step the results of the steps before it.
+values. Nothing depends on the values of the weights: one recording serves every later pass at the
+same shapes. `interpret` walks through the steps; what a pass computes (sums over paths, node
+numbers, positions of entries) is up to the caller.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Kind(enum.Enum):
     """What a path-carrying tensor is: it decides what may be multiplied with what."""
 
     INPUT = "input"
-    """Input nodes, possibly moved about: the starts of all paths."""
+    """Input nodes, possibly rearranged: the starts of all paths."""
     WEIGHT = "weight"
     """Made of parameters alone: edges, or a bias (an edge from a node of value one)."""
     ACTIVATION = "activation"

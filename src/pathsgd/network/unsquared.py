@@ -1,14 +1,22 @@
-"""The kernel of one convolution in the squared network, in float32 wherever that loses nothing.
+"""Weights of the squared network whose squares are not kept: matrices and kernels of convolutions.
+
+A kernel, used once:
 
     y = W^2 * x     x-bar = (W^2)^T * y-bar     kappa1[o, i, k] = sum_s y-bar[o, s] x[i, s + k]
 
-torch has no fast convolution of one example in float64. Here nothing is negative, so nothing
-cancels: a sum in float32 is right up to its roundings, unless products vanish below float32's
-range. So each of the three is done in float32 if no product can be that small, or if the least sum
-lies far above all that could have vanished; in float64 otherwise.
+torch has no fast float64 convolution of one example. All numbers are nonnegative, so nothing cancels:
+a sum in float32 is right up to rounding, unless products vanish below float32's range. Each of the
+three is done in float32 if no product can be that small, or if the least sum is far above all that
+could have vanished; otherwise in float64. For small images a kernel of our own reads W and never
+writes W^2.
 
-Of a small image a large kernel's numbers are what there is most of: code of our own then reads W
-and never writes W^2.
+A matrix, applied to one row x at a time:
+
+    y = W^2 x       x-bar = (W^2)^T y-bar       kappa1 = y-bar x^T
+
+is read twice and never written: kappa1 stays an outer product. It is float64 throughout, because
+memory is the bottleneck. Without kappa1 the matrix may be used several times, transposed (x W) or
+not. A sharded matrix is gathered for each product.
 """
 
 from __future__ import annotations
@@ -138,7 +146,7 @@ class _Passage:
         return self._applied(self.x, self.weight.double().square()).detach()
 
     def back(self, y_bar: Tensor, into: bool, wanted: bool) -> tuple[Tensor | None, Tensor | None]:
-        """x-bar and kappa1, as far as they are asked for."""
+        """x-bar if `into`, and kappa1 if `wanted`."""
         if self.is_narrow:
             short, _, *ends = narrow(y_bar, 1 / self.factor)
             largest, least = (end / self.factor for end in ends)
@@ -229,16 +237,15 @@ def _no_product_vanishes(a: float, b: float) -> bool:
 
 
 def _float32_is_exact() -> bool:
-    """Whether a convolution of float32 numbers is one: nobody has asked torch for shorter ones."""
+    """Whether torch computes float32 convolutions in float32, not in a shorter format."""
     if torch.is_autocast_enabled("cpu") or torch.get_float32_matmul_precision() != "highest":
         return False
-    precision = getattr(
-        getattr(torch.backends.mkldnn, "conv", None), "fp32_precision", "none"
-    )  # since torch 2.9
+    convolutions = getattr(torch.backends.mkldnn, "conv", None)  # since torch 2.9
+    precision = getattr(convolutions, "fp32_precision", "none")
     return precision in ("none", "ieee")
 
 
-# ---- A matrix of parameters in the squared network, without its square being written out.
+# ---- matrices ------------------------------------------------------------------------------------
 
 
 class UnsquaredMatrix:
@@ -246,8 +253,7 @@ class UnsquaredMatrix:
 
     wanted: whether kappa1 is.
     anchor: what autograd is to differentiate in, so that `left` becomes known.
-    entered, through, left: x, y and the derivative in y, once there has been a pass forth and one
-        back.
+    entered, through, left: x, y and the derivative in y, after a forward and a backward pass.
     """
 
     def __init__(self, weight: Tensor, *, wanted: bool = True) -> None:
@@ -262,7 +268,7 @@ class UnsquaredMatrix:
         x = x.with_one_scale()
         if self.wanted or x.mantissa.requires_grad:
             through = _MatrixProduct.apply(x.mantissa, self.anchor, self, turned)
-        else:  # nobody will ask for a derivative
+        else:  # no derivative is needed
             through = _applied(self.weight, x.mantissa.reshape(-1).contiguous(), turned=turned)
             through = through.view(*x.shape[:-1], -1)
         return Scaled(through, x.log_scale).normalized()

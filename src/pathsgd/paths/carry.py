@@ -3,8 +3,7 @@
     p -> c p        grad -> grad / c        1/sqrt(K) -> c / sqrt(K)        grad / sqrt(K) -> itself
 
 So each tensor of a state is multiplied by a power of c. Torch's optimisers keep powers of the
-gradient; the path optimisers say theirs themselves (`state_powers`). Two entries of the package's
-own are of another kind:
+gradient; the path optimisers declare theirs (`state_powers`). Two entries are special:
 
     log_size        the mean of log(1/sqrt(K)) over a parameter (metric/absolute.py): + mean log c
     growth_scale    the scale of a recurrence's units (arithmetic/growth.py): multiplied by alpha

@@ -94,7 +94,7 @@ def _ends(net: PlainNet, squares: Mapping[str, Tensor]) -> tuple[Tensor, Tensor,
 
 
 def _perron_root(A: Tensor, u: Tensor, v: Tensor, iterations: int = 8) -> Tensor:
-    """`perron.perron_root`, and at least 1; as a tensor, so that nobody waits for it."""
+    """`perron_root`, and at least 1; as a tensor, so that the host does not wait."""
     x, ratio = u / (v @ u), v.new_ones(())
     for _ in range(iterations):
         y = A @ x

@@ -1,6 +1,6 @@
 """How each torch operation carries paths: one rule for each, in one table.
 
-A rule says two things of an operation:
+A rule defines two things for an operation:
 
 - `squared`: how sums over paths flow through it. Operands that carry paths are `Scaled`, everything
   else is as the user wrote it; the result is `Scaled`, or a tuple. Constants count with |c|^order.

@@ -1,7 +1,7 @@
 """Products with weights: linear maps, matrix products, Einstein sums.
 
 Index glossary: o output unit, i input unit; a weight's entry is the edge i -> o. In the node
-analysis every product is an Einstein sum, so that one function says which indices are units and
+analysis every product is an Einstein sum, so that one function decides which indices are units and
 which are positions a weight is shared over.
 """
 

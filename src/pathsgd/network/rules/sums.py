@@ -33,7 +33,7 @@ class SumAtPlaces(Rule):
 
     def places(self, shape: torch.Size, dim: int, index: Tensor, source: torch.Size) -> Tensor:
         """For every entry of the source, the number of the entry that it is added to."""
-        raise AssertionError("subclasses say where")
+        raise AssertionError("subclasses define the places")
 
     def added(self, base: Scaled, dim: int, index: Tensor, source: Scaled) -> Scaled:
         shape = base.shape
@@ -56,7 +56,7 @@ class SumAtPlaces(Rule):
         target = self.places(into.shape, dim, index, ids.shape).reshape(-1)
         flat = into.reshape(-1).clone()
         ids = self.used(ids, index).reshape(-1)
-        # Every place takes the largest number that comes to it (a zero, -1, says nothing); all
+        # Every place takes the largest number that comes to it (a zero is -1); all
         # others are tied to it.
         flat.scatter_reduce_(0, target, ids, "amax")
         graph.tie(ids, flat[target])

@@ -655,13 +655,14 @@ void run_follow_directions(long units, long count, bool leaky) {
   for (long k = 0; k < count; k++) rays[k * units + k % units] = 1;
   pathsgd::FollowDirectionsCall<float> call{
       units, count, 8, 16, 40, 40, 1, leaky, count, weight.data(), scale.data(), leaky ? keep.data() : nullptr,
-      leaky ? gain.data() : nullptr, rays.data(), age.data(), mean.data(), 0};
+      leaky ? gain.data() : nullptr, rays.data(), age.data(), mean.data(), 0.02,
+      1e-4, 0};
   for (int i = 0; i < 12; i++) failures += pathsgd_follow_directions_float(&call);
   expect_same("growth rate", vector<float>{float(call.rate)}, {leaky ? 1.25 : 1.5});
   vector<float> left(units, 1);
   pathsgd::CorrectDirectionCall<float> correction{
       units, 8, leaky, weight.data(), scale.data(), leaky ? keep.data() : nullptr, leaky ? gain.data() : nullptr,
-      rays.data(), left.data(), 0.25, 30};
+      rays.data(), left.data(), 0.25, 0.02, 0.01};
   failures += pathsgd_correct_direction_float(&correction);
   const double remaining = leaky ? 2 * (0.75 * 1.25 - 0.5) : 0.75 * 1.5;  // W's own rate when the map's is three quarters
   vector<double> expected;

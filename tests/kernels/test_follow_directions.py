@@ -99,6 +99,33 @@ def test_corrections_agree(kernel, units, dtype, leaky, inside):
     assert torch.equal(start, torch.ones(units, dtype=dtype))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("leaky", "inside"), [(False, False), (True, False), (True, True)])
+def test_corrections_of_a_direction_that_turns_agree(kernel, dtype, leaky, inside):
+    f = some_map(9, dtype, leaky=leaky, inside=inside)
+    f.weight.copy_(f.weight.roll(1, 0))
+    other = Map(f.weight.clone(), f.scale, f.keep, f.gain, f.inside)
+    ray, start, rate = f.start(3), torch.ones(9, dtype=dtype), torch.tensor(1.2, dtype=dtype)
+    image, before = f(ray[None])[0], f.weight.clone()
+    left = correct_direction(f, ray, start, rate, 1.0)
+    assert torch.equal(left, start) and torch.equal(
+        correct_by_torch(other, ray, start, rate, 1.0), start
+    )
+    assert torch.allclose(f.weight, other.weight, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(f.weight, before)
+    assert float(f(ray[None])[0].norm()) < float(image.norm())
+
+
+def test_a_fixed_direction_counts_at_once_and_one_that_turns_when_it_is_ripe(kernel):
+    fixed, cycle = (Map(1.1 * w, torch.ones(4)) for w in (torch.eye(4), torch.eye(4).roll(1, 0)))
+    for follow in (follow_directions, follow_by_torch):
+        directions = Directions.new(fixed)
+        assert float(follow(fixed, directions, renewing=False)) == pytest.approx(1.1)
+        turning = Directions(torch.eye(4)[:2], torch.zeros(2), torch.zeros(2), torch.ones(4), 2)
+        rates = [float(follow(cycle, turning, renewing=False)) for _ in range(10)]
+        assert rates == [0.0] * 9 + [pytest.approx(1.1)]
+
+
 def test_what_is_not_above_is_not_corrected(kernel):
     f = some_map(5, torch.float32, leaky=False, inside=False)
     before, ones = f.weight.clone(), torch.ones(5)

@@ -97,6 +97,18 @@ def test_loops_are_bounded(name):
     assert moved == {expected[0]}
 
 
+@pytest.mark.parametrize("period", [2, 3])
+def test_cycles_are_bounded(period):
+    model, x = growing(), inputs()
+    with torch.no_grad():
+        W = model.rnn.weight_hh_l0
+        W.zero_()
+        W[:period, :period] = 1.5 * torch.eye(period).roll(1, 0)
+    for _ in range(20):
+        bound_growth_(model, x, limit=1.0)
+    assert float(pathsgd.growth_rate(model, x)["rnn.weight_hh_l0"]) < math.exp(1 / LENGTH) * 1.001
+
+
 def test_the_rates_are_those_before():
     model, x = growing(), inputs()
     expected = float(pathsgd.growth_rate(model, x)["rnn.weight_hh_l0"])

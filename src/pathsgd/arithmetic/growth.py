@@ -15,18 +15,23 @@ D W D^-1 and F into D F D^-1: the rate does not change. Facts used below:
   cycles and wandering directions, whose supports change from step to step; complex leading pairs give these.
 - What iteration finds. F^n(h) converges to directions that attract. One that repels is left at once and makes no
   signal grow for long. No single start finds all that attract, because they have basins: hence several starts.
-- What it says too early. Before it has converged, F^n(h) may grow faster than the rate (W is not normal), and a
-  correction of such a direction damages the net for nothing. So a start counts after `RIPE` iterations, and the rate
-  of a direction is the lower of its growth now and its mean growth over the last `MEMORY` iterations or so.
+- What it says too early. Before it has converged, F^n(h) may grow faster than the rate (W is not normal). So a start
+  counts once it is fixed or after `RIPE` iterations; the rate of one that still turns is the lower of its growth now
+  and its mean growth over the last `MEMORY` iterations or so.
 
-The correction, with l the left vector of W_SS (zero outside S) and l . r > 0:
+The correction. A fixed direction with left vector l, l^T J = rate * l^T for the Jacobian J of F at r, has the gradient
 
-    W <- W - (1 - cap / rate) / (l . r) * F(r) / gain * l^T          for a fixed direction, F(r) = rate * r
+    d rate / d W = a r^T / (l . r),    a = l where the ReLU lets a unit through, times its gain, 0 elsewhere
 
-turns the image of r into cap / rate of it, so this one rate becomes the cap, and the other eigenvalues of W_SS stay.
-Where l is far from r, |l| |r| > `CONDITION` (l . r) (a nearly defective pair, or a cycle, which has no l), r takes its
-place: the smallest change that does the same to the image of r. What remains (another direction, the next member of a
-cycle) is the next call's.
+so the smallest change of W that lowers the rate to the cap, to first order, is with c = l
+
+    W <- W - (1 - cap / rate) * (c . F(r)) / (|a|^2 |r|^2) * a r^T
+
+cos(l, r) (rate - cap) long for a plain map. To move this one eigenvalue and keep all others takes a change 1 / cos^2
+times as long; where W is far from normal, that undoes what was learnt. Being exact to first order only, corrections
+are repeated until the rate is at the cap. Where the direction turns (|F(r) / |F(r)| - r / |r|| >= `FIXED`: a cycle,
+a support that changes) or cos(l, F(r)) <= `NORMAL`, there is no l to use, and c = F(r): the smallest change that
+makes the image of r shorter. What remains (another direction, the next member of a cycle) is the next look's.
 
 All of this is done in coordinates h / scale, where `scale` turns into D scale when units are rescaled (`scale_of`). In
 them two rescaled twins are the same map: whatever is computed here is invariant, and W moves covariantly.
@@ -40,7 +45,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pathsgd.kernels.correct_direction import correct_direction
+from pathsgd.kernels.correct_direction import LOOKS, correct_direction
 from pathsgd.kernels.follow_directions import (
     ITERATIONS,
     RIPE,
@@ -113,16 +118,24 @@ def ripe_directions(f: Map) -> Directions:
 
 
 def bound_(f: Map, directions: Directions, cap: float) -> Tensor:
-    """Look, and correct the direction that grows most if it is above `cap`, in place; returns the rate found, 0-d."""
-    rate = follow_directions(f, directions, renewing=True)
-    if rate.is_cpu and not float(rate) > cap:  # elsewhere the question would make the host wait
-        return rate
-    directions.left = correct_direction(f, directions.rays[0], directions.left, rate, cap)
-    if not rate.is_cpu:
-        directions.mean[0] -= (rate / cap).clamp(min=1).log()
-    elif math.isfinite(found := float(rate)):
+    """Look, and correct the direction that grows most, in place; again while it is above `cap`. Returns the first rate.
+
+    At most `LOOKS` times; on a device once, where asking would make the host wait.
+    """
+    first = rate = follow_directions(f, directions, renewing=True)
+    for look in range(1, LOOKS + 1):
+        if rate.is_cpu and not float(rate) > cap:
+            break
+        directions.left = correct_direction(f, directions.rays[0], directions.left, rate, cap)
+        if not rate.is_cpu:
+            directions.mean[0] -= (rate / cap).clamp(min=1).log()
+            break
+        if not math.isfinite(found := float(rate)):
+            break
         directions.mean[0] = float(directions.mean[0]) - math.log(found / cap)
-    return rate
+        if look < LOOKS:
+            rate = follow_directions(f, directions)
+    return first
 
 
 def settle_(f: Map, cap: float, tolerance: float = 1e-6) -> Tensor:

@@ -1,4 +1,4 @@
-"""The growth of one direction under a recurrent map, taken down to a cap."""
+"""The smallest correction of one direction of a recurrent map: arithmetic/growth.py has the equations."""
 
 from __future__ import annotations
 
@@ -9,23 +9,35 @@ import torch
 from torch import Tensor
 
 from pathsgd.kernels import native
-from pathsgd.kernels.follow_directions import ITERATIONS, Map, coefficients, positive
+from pathsgd.kernels.follow_directions import (
+    FIXED,
+    ITERATIONS,
+    Map,
+    coefficients,
+    positive,
+    turned,
+)
 from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
-CONDITION = 30.0
-"""Largest |l| |r| / (l . r) at which a left vector is used."""
+NORMAL = 0.01
+"""Smallest cos(l, F(r)) at which a left vector is used."""
+LEFT_ITERATIONS = 2 * ITERATIONS
+LOOKS = 4
+"""Looks in one call, at most, while there is something to correct."""
 
 
 class CorrectDirectionCall(ctypes.Structure):
     _fields_ = [
         *fields(INT, "units iterations inside"),
         *fields(POINTER, "weight scale keep gain ray left"),
-        *fields(REAL, "share condition"),
+        *fields(REAL, "share fixed normal"),
     ]
 
 
 def correct_direction(f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: float) -> Tensor:
-    """Bring the rate of one direction down to `cap`, in place; nothing where it is not above. Returns its l.
+    """Lower the rate of one direction to `cap`, to first order and in place; nothing where it is not above.
+
+    Returns l, or `start` where the direction is not fixed.
 
     ray, start: (H,), the direction and where l starts from, in coordinates h / scale; rate: 0-d.
     """
@@ -42,9 +54,9 @@ def correct_direction(f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: flo
     left = start.clone(memory_format=torch.contiguous_format)
     keep, gain = coefficients(f)
     arguments = CorrectDirectionCall(
-        units, ITERATIONS, f.inside, address(f.weight, dtype, units, units), address(f.scale, dtype, units),
+        units, LEFT_ITERATIONS, f.inside, address(f.weight, dtype, units, units), address(f.scale, dtype, units),
         address(keep, dtype, units), address(gain, dtype, units), address(ray.contiguous(), dtype, units),
-        address(left, dtype, units), 1 - cap / found, CONDITION,
+        address(left, dtype, units), 1 - cap / found, FIXED, NORMAL,
     )  # fmt: skip
     native.call("correct_direction", arguments, dtype)
     return left
@@ -52,21 +64,24 @@ def correct_direction(f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: flo
 
 def by_torch(f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: float) -> Tensor:
     """`correct_direction` in torch alone."""
-    left = _left_vector(f, ray, start)
+    image = f(ray[None])[0]
+    left = _left_vector(f, ray, start, image)
     above = (rate > cap) & rate.isfinite()
-    factor = torch.where(above, (1 - cap / rate) / (left @ ray), 0.0)
-    image = torch.where(above, f(ray[None])[0] / f.gain, 0.0) * f.scale
-    f.weight.sub_(torch.outer(factor * image, left / f.scale))
-    return torch.where(above, left, start)
+    is_normal = left @ image > NORMAL * left.norm() * image.norm()
+    is_fixed = above & (turned(image, ray) < FIXED) & is_normal
+    along = torch.where(is_fixed, left, image)
+    rows = torch.where(above, f.active(ray) * along, 0.0)
+    size = (1 - cap / rate) * (along @ image) / ((rows @ rows) * (ray @ ray))
+    size = torch.where(size.isfinite(), size, 0.0)  # not where no entry of W acts on the ray
+    f.weight.sub_(torch.outer(size * rows * f.scale, ray / f.scale))
+    return torch.where(is_fixed, left, start)
 
 
-def _left_vector(f: Map, ray: Tensor, start: Tensor) -> Tensor:
-    """l of a direction, zero outside its support, with l . r > 0; r itself where there is none near enough."""
+def _left_vector(f: Map, ray: Tensor, start: Tensor, image: Tensor) -> Tensor:
+    """l of a direction, zero outside its support, with l . F(r) >= 0."""
     support = ray > 0
     left = torch.where(support, start, 0.0)
-    for _ in range(ITERATIONS):
+    for _ in range(LEFT_ITERATIONS):
         left = torch.where(support, f.back(left), 0.0)
         left = left / positive(left.norm())
-    left = left * torch.where(left @ ray < 0, -1.0, 1.0)
-    near = CONDITION * (left @ ray) >= left.norm() * ray.norm()
-    return torch.where(near & (left @ ray > 0), left, ray)
+    return left * torch.where(left @ image < 0, -1.0, 1.0)

@@ -11,16 +11,20 @@ from torch import Tensor
 from pathsgd.kernels import native
 from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
-STARTS = 6
+STARTS = 8
 """Directions that are followed at a time."""
 ITERATIONS = 8
 """Of each in one call."""
 SETTLE = 40
 """Iterations of a start whose growth is not looked at."""
 RIPE = 80
-"""Iterations after which a start counts."""
+"""Iterations after which a start counts, unless it is fixed before."""
 MEMORY = 40
 """Iterations over which the growth of a direction is averaged."""
+FIXED = 0.02
+"""Largest |F(r) / |F(r)| - r / |r|| of a direction that counts as fixed."""
+UNRIPE = 1e12
+"""Puts directions that do not count yet behind all others."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +43,19 @@ class Map:
 
     def __call__(self, rays: Tensor) -> Tensor:
         """F of every row of `rays` (K, H)."""
-        through = ((rays * self.scale) @ self.weight.t()) / self.scale
+        through = self._through(rays)
         if self.inside:
             return (self.keep * rays + self.gain * through).clamp(min=0)
         return self.keep * rays + self.gain * through.clamp(min=0)
+
+    def _through(self, rays: Tensor) -> Tensor:
+        return ((rays * self.scale) @ self.weight.t()) / self.scale
+
+    def active(self, ray: Tensor) -> Tensor:
+        """The gain of each unit that the ReLU lets through at a ray, 0 of the others: (H,)."""
+        through = self._through(ray)
+        into = self.keep * ray + self.gain * through if self.inside else through
+        return torch.where(into > 0, self.gain, torch.zeros_like(ray))
 
     def back(self, left: Tensor) -> Tensor:
         """The transposed map, without its ReLU, of a covector (H,)."""
@@ -98,16 +111,18 @@ class FollowDirectionsCall(ctypes.Structure):
     _fields_ = [
         *fields(INT, "units count iterations settle ripe memory renewing inside started"),
         *fields(POINTER, "weight scale keep gain rays age mean"),
-        ("rate", REAL),
+        *fields(REAL, "fixed alike rate"),
     ]
 
 
 def follow_directions(f: Map, directions: Directions, *, renewing: bool = False) -> Tensor:
-    """Iterate every direction, order them by growth, and give the largest growth rate, 0-d; 0 if none is ripe.
+    """Iterate every direction, order them by growth, and give the largest growth rate, 0-d; 0 if none counts.
 
-    The rate of a direction is the lower of its growth in the last half of the iterations and of its mean over
-    `MEMORY`. A direction that has ended at zero is started anew; `renewing`, so is the slowest of the ripe ones where
-    half of all are ripe, so that every look is at a new one, too. `directions` gets new tensors.
+    A direction counts when it is ripe or fixed. Its rate is at most its growth g in the last half of the iterations:
+    the mean growth over `MEMORY` if that is lower, but not less than g (1 - turn), turn = |F(r) / |F(r)| - r / |r||,
+    because growth of a direction that does not turn is no transient. Rates that differ by rounding leave the order as
+    it is. A direction that has ended at zero is started anew; `renewing`, so is the slowest one that counts where half
+    of all do, so that every look is at a new one, too. `directions` gets new tensors.
     """
     dtype, units = f.weight.dtype, len(f.scale)
     kept = directions.rays, directions.age, directions.mean
@@ -120,7 +135,8 @@ def follow_directions(f: Map, directions: Directions, *, renewing: bool = False)
         units, count, ITERATIONS, SETTLE, RIPE, MEMORY, renewing, f.inside, directions.started,
         address(weight, dtype, units, units), address(f.scale, dtype, units),
         address(keep, dtype, units), address(gain, dtype, units),
-        address(rays, dtype, count, units), address(age, dtype, count), address(mean, dtype, count), 0.0,
+        address(rays, dtype, count, units), address(age, dtype, count), address(mean, dtype, count),
+        FIXED, alike(dtype), 0.0,
     )  # fmt: skip
     native.call("follow_directions", arguments, dtype)
     directions.rays, directions.age, directions.mean = rays, age, mean
@@ -142,28 +158,43 @@ def by_torch(f: Map, directions: Directions, *, renewing: bool) -> Tensor:
     """`follow_directions` in torch alone."""
     if renewing:
         _renew(f, directions)
-    rays, logs = iterate(f, directions.rays, ITERATIONS)
+    before, logs = iterate(f, directions.rays, ITERATIONS - 1)
+    rays, last = iterate(f, before, 1)
+    logs, turn = torch.cat([logs, last]), turned(rays, before)
     alive = (rays > 0).any(1)
     age = torch.where(alive, directions.age + ITERATIONS, 0.0)
-    ripe = age >= RIPE
     weight = ITERATIONS / (age - SETTLE).clamp(ITERATIONS, MEMORY)
     mean = torch.where(alive, directions.mean + weight * (logs.mean(0) - directions.mean), 0.0)
-    rates = torch.where(ripe, torch.minimum(mean, logs[ITERATIONS // 2 :].mean(0)).exp(), 0.0)
-    order = torch.where(ripe, rates, age - 2 * RIPE).argsort(descending=True, stable=True)
+    age = torch.where(alive & (turn < FIXED), age.clamp(min=RIPE), age)
+    ripe, recent = age >= RIPE, logs[ITERATIONS // 2 :].mean(0)
+    log_rates = torch.minimum(mean, recent).maximum(recent + torch.log1p(-turn.clamp(max=1)))
+    keys = (log_rates.double() / alike(rays.dtype)).round()
+    order = torch.where(ripe, keys, age.double() - UNRIPE).argsort(descending=True, stable=True)
     directions.rays = torch.where(alive[:, None], rays, f.start(directions.started))[order]
     directions.age, directions.mean = age[order], mean[order]
     directions.started += 1
-    return rates.amax()
+    return torch.where(ripe, log_rates.exp(), 0.0)[order][0]
 
 
 def _renew(f: Map, directions: Directions) -> None:
-    """Start the slowest of the ripe directions anew if half of all are ripe, so that new ones are always looked at."""
+    """Start the slowest direction that counts anew if half of all count, so that new ones are always looked at."""
     ripe = directions.age >= RIPE
     last = ripe.sum() - 1
     slowest = (torch.arange(len(ripe), device=ripe.device) == last) & (2 * last >= len(ripe))
     directions.rays = torch.where(slowest[:, None], f.start(directions.started), directions.rays)
     directions.age = torch.where(slowest, 0.0, directions.age)
     directions.started += 1
+
+
+def alike(dtype: torch.dtype) -> float:
+    """By how much the log growth of one direction that was reached twice may differ."""
+    return torch.finfo(dtype).eps ** 0.5
+
+
+def turned(a: Tensor, b: Tensor) -> Tensor:
+    """|a / |a| - b / |b||, of vectors or of each row."""
+    a, b = (x / positive(x.norm(dim=-1, keepdim=True)) for x in (a, b))
+    return (a - b).norm(dim=-1)
 
 
 def positive(x: Tensor) -> Tensor:

@@ -13,8 +13,14 @@ import torch
 from torch import Tensor
 
 from pathsgd.kernels import native
-from pathsgd.kernels.correct_direction import CONDITION, CorrectDirectionCall
+from pathsgd.kernels.correct_direction import (
+    LEFT_ITERATIONS,
+    LOOKS,
+    NORMAL,
+    CorrectDirectionCall,
+)
 from pathsgd.kernels.follow_directions import (
+    FIXED,
     ITERATIONS,
     MEMORY,
     RIPE,
@@ -22,6 +28,7 @@ from pathsgd.kernels.follow_directions import (
     Directions,
     FollowDirectionsCall,
     Map,
+    alike,
     coefficients,
 )
 from pathsgd.kernels.native import address
@@ -33,7 +40,7 @@ _NUMBERS: dict[torch.dtype, type[ctypes.c_float] | type[ctypes.c_double]] = {
 
 
 class Look:
-    """Looks at one map, and corrects its fastest direction.
+    """Looks at one map, and corrects its fastest directions.
 
     It works on copies of the directions, its own (`directions`), which it writes over. `Look.at` says whether the
     kernel may have these tensors.
@@ -51,11 +58,12 @@ class Look:
         shared = [address(t, dtype, units) for t in self._read]
         self._follow = FollowDirectionsCall(
             units, count, ITERATIONS, SETTLE, RIPE, MEMORY, True, f.inside, directions.started, weight, *shared,
-            address(rays, dtype, count, units), address(age, dtype, count), address(mean, dtype, count), 0.0,
+            address(rays, dtype, count, units), address(age, dtype, count), address(mean, dtype, count),
+            FIXED, alike(dtype), 0.0,
         )  # fmt: skip
         self._correct = CorrectDirectionCall(
-            units, ITERATIONS, f.inside, weight, *shared, address(rays, dtype, count, units),
-            address(left, dtype, units), 0.0, CONDITION,
+            units, LEFT_ITERATIONS, f.inside, weight, *shared, address(rays, dtype, count, units),
+            address(left, dtype, units), 0.0, FIXED, NORMAL,
         )  # fmt: skip
         self._fastest = _NUMBERS[dtype].from_address(mean.data_ptr())
         self._rate = _NUMBERS[dtype]()
@@ -82,17 +90,24 @@ class Look:
         )
 
     def bound(self, cap: float) -> float:
-        """The largest growth rate; where it is above `cap`, the matrix is corrected in place."""
-        native.call("follow_directions", self._follow, self._dtype)
-        self.directions.started = self._follow.started
-        self._rate.value = (
-            self._follow.rate
-        )  # rounded, as a tensor would have it: both ways agree to the last bit
-        rate: float = self._rate.value
-        if cap < rate < math.inf:
+        """The largest growth rate; while it is above `cap`, the matrix is corrected in place, `LOOKS` times at most."""
+        first = rate = self._followed(renewing=True)
+        for look in range(1, LOOKS + 1):
+            if not cap < rate < math.inf:
+                break
             self._correct.share = 1 - cap / rate
             native.call("correct_direction", self._correct, self._dtype)
             self._fastest.value -= math.log(rate / cap)
+            if look < LOOKS:
+                rate = self._followed(renewing=False)
+        return first
+
+    def _followed(self, *, renewing: bool) -> float:
+        self._follow.renewing = renewing
+        native.call("follow_directions", self._follow, self._dtype)
+        self.directions.started = self._follow.started
+        self._rate.value = self._follow.rate  # rounded as in a tensor: both ways agree bit for bit
+        rate: float = self._rate.value
         return rate
 
 

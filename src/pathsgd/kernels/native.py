@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-INTERFACE_VERSION = 17  # pathsgd_interface_version() of kernel.cpp
+INTERFACE_VERSION = 18  # pathsgd_interface_version() of kernel.cpp
 KERNELS = ("generic", "avx2", "avx512")  # position = the processor level it needs
 ENVIRONMENT_VARIABLE = "PATHSGD_NATIVE"
 INT, REAL, POINTER = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p

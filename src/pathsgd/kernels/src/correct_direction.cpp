@@ -1,4 +1,4 @@
-// A rank-one correction: see correct_direction.h for what is computed.
+// A rank-one correction: see correct_direction.h.
 #include "correct_direction.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "entry.h"
+#include "turn.h"
 
 namespace pathsgd {
 namespace {
@@ -30,6 +31,21 @@ F product(const F* a, const F* b, int64_t count) {
   return total;
 }
 
+// F(r) and, in `active`, the gain of each unit that the ReLU lets through, 0 of the others.
+template <class F>
+void map_ray(const CorrectDirectionCall<F>& call, F* image, F* active) {
+  const int64_t n = call.units;
+  std::vector<F> state(n);
+  for (int64_t j = 0; j < n; j++) state[j] = call.ray[j] * call.scale[j];
+  for (int64_t i = 0; i < n; i++) {
+    const F kept = call.keep ? call.keep[i] * call.ray[i] : F(0), gain = call.gain ? call.gain[i] : F(1);
+    const F through = product(call.weight + i * n, state.data(), n) / call.scale[i];
+    const F all = kept + gain * (call.inside || through > 0 ? through : F(0));
+    image[i] = all > 0 ? all : F(0);
+    active[i] = (call.inside ? all : through) > 0 ? gain : F(0);
+  }
+}
+
 // The transposed map without its ReLU, on the units of the ray; of length one.
 template <class F>
 void go_back(const CorrectDirectionCall<F>& call, F* left, F* __restrict sums) {
@@ -49,44 +65,40 @@ void go_back(const CorrectDirectionCall<F>& call, F* left, F* __restrict sums) {
   for (int64_t j = 0; j < n; j++) left[j] = static_cast<F>(left[j] / length);
 }
 
-// What the ReLU lets through of W times the ray, with what is kept, before the gain: in the coordinates of states.
+// The left vector l of the direction, with l . F(r) > 0; false where its angle to F(r) is too large.
 template <class F>
-F image_of(const CorrectDirectionCall<F>& call, int64_t i, const F* state) {
-  const F* row = call.weight + i * call.units;
-  const F through = product(row, state, call.units) / call.scale[i];
-  if (!call.keep) return (through > 0 ? through : F(0)) * call.scale[i];
-  const F kept = call.keep[i] * call.ray[i];
-  F image = call.gain[i] * (call.inside || through > 0 ? through : F(0)) + kept;
-  image = image > 0 ? image : F(0);
-  return image / call.gain[i] * call.scale[i];
+bool find_left(const CorrectDirectionCall<F>& call, const F* image, F* left, F* sums) {
+  const int64_t n = call.units;
+  for (int64_t j = 0; j < n; j++) left[j] = call.ray[j] > 0 ? call.left[j] : F(0);
+  for (int64_t t = 0; t < call.iterations; t++) go_back(call, left, sums);
+  const double along = dot(left, image, n);
+  if (along < 0)
+    for (int64_t j = 0; j < n; j++) left[j] = -left[j];
+  return std::abs(along) > call.normal * std::sqrt(dot(left, left, n) * dot(image, image, n));
 }
 
 template <class F>
 void correct_direction(CorrectDirectionCall<F>& call) {
   const FlushDenormals guard;
   const int64_t n = call.units;
-  std::vector<F> left(n), sums(n), state(n), images(n);
-  for (int64_t j = 0; j < n; j++) left[j] = call.ray[j] > 0 ? call.left[j] : F(0);
-  for (int64_t t = 0; t < call.iterations; t++) go_back(call, left.data(), sums.data());
-  double along = dot(left.data(), call.ray, n);
-  if (along < 0) {
-    along = -along;
-    for (F& value : left) value = -value;
+  std::vector<F> image(n), rows(n), left(n), columns(n);
+  map_ray(call, image.data(), rows.data());
+  const F* along = image.data();  // lowering along . F(r) lowers the growth
+  if (turn(image.data(), call.ray, n) < call.fixed && find_left(call, image.data(), left.data(), columns.data())) {
+    std::copy_n(left.data(), n, call.left);
+    along = left.data();
   }
-  const double lengths = std::sqrt(dot(left.data(), left.data(), n) * dot(call.ray, call.ray, n));
-  if (!(along > 0 && call.condition * along >= lengths)) {
-    std::copy_n(call.ray, n, left.data());
-    along = dot(call.ray, call.ray, n);
-  }
-  for (int64_t j = 0; j < n; j++) state[j] = call.ray[j] * call.scale[j];
-  for (int64_t i = 0; i < n; i++) images[i] = static_cast<F>(call.share / along) * image_of(call, i, state.data());
-  for (int64_t j = 0; j < n; j++) sums[j] = left[j] / call.scale[j];
+  for (int64_t i = 0; i < n; i++) rows[i] *= along[i];
+  const double length = dot(rows.data(), rows.data(), n) * dot(call.ray, call.ray, n);
+  const F size = static_cast<F>(call.share * dot(along, image.data(), n) / length);
+  if (!(std::abs(size) <= std::numeric_limits<F>::max())) return;  // no entry of W acts on this ray
+  for (int64_t j = 0; j < n; j++) columns[j] = call.ray[j] / call.scale[j];
   for (int64_t i = 0; i < n; i++) {
-    if (images[i] == 0) continue;
+    const F factor = size * rows[i] * call.scale[i];
+    if (factor == 0) continue;
     F* __restrict row = call.weight + i * n;
-    for (int64_t j = 0; j < n; j++) row[j] -= images[i] * sums[j];
+    for (int64_t j = 0; j < n; j++) row[j] -= factor * columns[j];
   }
-  std::copy_n(left.data(), n, call.left);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Takes the growth of one direction of h -> keep h + gain relu(W h) down to a cap, in place: arithmetic/growth.py says how.
+// Lowers the growth of one direction of h -> keep h + gain relu(W h), in place, by the smallest change of W:
+// arithmetic/growth.py has the equations.
 #pragma once
 #include <cstdint>
 
@@ -11,9 +12,10 @@ struct CorrectDirectionCall {
   const F* scale;        // (units)
   const F *keep, *gain;  // (units), or null for 0 and 1
   const F* ray;          // (units), in coordinates h / scale
-  F* left;               // (units): where the left vector starts from, and on return the one that was used
-  double share;          // of the image of the ray that goes: 1 - cap / rate
-  double condition;      // largest |l| |r| / (l . r) at which a left vector is used
+  F* left;               // (units): start of the left vector l; on return l, or as it was where none was used
+  double share;          // 1 - cap / rate: how much of the image of the ray goes
+  double fixed;          // largest |F(r) / |F(r)| - r / |r|| of a fixed direction
+  double normal;         // smallest cos(l, F(r)) at which l is used
 };
 
 }  // namespace pathsgd

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "entry.h"
+#include "turn.h"
 
 namespace pathsgd {
 namespace {
@@ -81,9 +82,23 @@ void advance(const FollowDirectionsCall<F>& call, F* rays, const F* images, F* l
   for (int64_t i = 0; i < call.units; i++) *reinterpret_cast<Slots<F>*>(rays + i * kTogether) *= inverse;
 }
 
-// All iterations of the directions from `first` on: rays are turned to lie side by side, and back.
 template <class F>
-void iterate(FollowDirectionsCall<F>& call, int64_t first, double* all, double* recent) {
+void give_back(FollowDirectionsCall<F>& call, int64_t first, const std::vector<F>& rays) {
+  const int64_t n = call.units, some = std::min<int64_t>(kTogether, call.count - first);
+  for (int64_t k = 0; k < some; k++)
+    for (int64_t i = 0; i < n; i++) call.rays[(first + k) * n + i] = rays[i * kTogether + k];
+}
+
+constexpr double kUnripe = 1e12;  // below every rate in the order
+
+// What the last of the iterations of one direction did, and all of them.
+struct Seen {
+  double all = 0, recent = 0, turn = 0;  // log growth in all and in the later half; |F(r) / |F(r)| - r / |r||
+};
+
+// All iterations of the directions from `first` on: rays are transposed to lie side by side, and back.
+template <class F>
+void iterate(FollowDirectionsCall<F>& call, int64_t first, Seen* seen) {
   const int64_t n = call.units, some = std::min<int64_t>(kTogether, call.count - first);
   std::vector<F> rays(n * kTogether, F(0)), states(n * kTogether), images(n * kTogether);
   for (int64_t k = 0; k < some; k++)
@@ -95,12 +110,14 @@ void iterate(FollowDirectionsCall<F>& call, int64_t first, double* all, double* 
     F logs[kTogether];
     advance(call, rays.data(), images.data(), logs);
     for (int64_t k = 0; k < some; k++) {
-      all[first + k] += logs[k];
-      if (t >= call.iterations / 2) recent[first + k] += logs[k];
+      seen[first + k].all += logs[k];
+      if (t >= call.iterations / 2) seen[first + k].recent += logs[k];
     }
+    if (t == call.iterations - 2) give_back(call, first, rays);
   }
-  for (int64_t k = 0; k < some; k++)
-    for (int64_t i = 0; i < n; i++) call.rays[(first + k) * n + i] = rays[i * kTogether + k];
+  std::vector<F> before(call.rays + first * n, call.rays + (first + some) * n);
+  give_back(call, first, rays);
+  for (int64_t k = 0; k < some; k++) seen[first + k].turn = turn(call.rays + (first + k) * n, &before[k * n], n);
 }
 
 template <class F>
@@ -118,10 +135,10 @@ template <class F>
 void follow_directions(FollowDirectionsCall<F>& call) {
   const FlushDenormals guard;
   const int64_t n = call.units;
-  std::vector<double> all(call.count, 0.0), recent(call.count, 0.0);
+  std::vector<Seen> seen(call.count);
   std::vector<int64_t> order(call.count);
   if (call.renewing) renew(call);
-  for (int64_t first = 0; first < call.count; first += kTogether) iterate(call, first, all.data(), recent.data());
+  for (int64_t first = 0; first < call.count; first += kTogether) iterate(call, first, seen.data());
   const int64_t recently = call.iterations - call.iterations / 2;
   std::vector<double> rates(call.count), keys(call.count);
   std::vector<F> age(call.count), mean(call.count);
@@ -131,10 +148,13 @@ void follow_directions(FollowDirectionsCall<F>& call) {
     age[k] = alive ? call.age[k] + call.iterations : 0;
     if (!alive) start(ray, n, call.started);
     const double counted = std::min<double>(std::max<double>(age[k] - call.settle, call.iterations), call.memory);
-    mean[k] = !alive ? F(0) : F(call.mean[k] + call.iterations / counted * (all[k] / call.iterations - call.mean[k]));
+    mean[k] = !alive ? F(0) : F(call.mean[k] + call.iterations / counted * (seen[k].all / call.iterations - call.mean[k]));
+    if (alive && seen[k].turn < call.fixed) age[k] = std::max<F>(age[k], call.ripe);
     const bool ripe = age[k] >= call.ripe;
-    rates[k] = ripe ? std::exp(std::min<double>(mean[k], recent[k] / recently)) : 0;
-    keys[k] = ripe ? rates[k] : age[k] - 2.0 * call.ripe;
+    const double recent = seen[k].recent / recently, sure = std::log1p(-std::min(seen[k].turn, 1.0));
+    const double rate = std::max(std::min<double>(mean[k], recent), recent + sure);
+    rates[k] = ripe ? std::exp(rate) : 0;
+    keys[k] = ripe ? std::round(rate / call.alike) : age[k] - kUnripe;
   }
   call.started++;
   std::iota(order.begin(), order.end(), int64_t{0});

@@ -16,6 +16,8 @@ struct FollowDirectionsCall {
   const F *keep, *gain;      // (units), or null for 0 and 1
   F* rays;                   // (count, units), in coordinates h / scale, the fastest first
   F *age, *mean;             // (count)
+  double fixed;              // a direction that turns by less in an iteration counts at once
+  double alike;              // by which rates of one direction, reached twice, may differ: they stay in their order
   double rate;               // the result: the largest growth rate of a ripe direction, or 0
 };
 

@@ -7,7 +7,7 @@ ThreadRunner thread_runner = nullptr;
 }
 
 // Raised whenever a structure or function of the C interface changes.
-PATHSGD_EXPORT int pathsgd_interface_version() { return 17; }
+PATHSGD_EXPORT int pathsgd_interface_version() { return 18; }
 
 PATHSGD_EXPORT void pathsgd_set_thread_runner(pathsgd::ThreadRunner runner) { pathsgd::thread_runner = runner; }
 

@@ -126,6 +126,21 @@ def test_a_fixed_direction_counts_at_once_and_one_that_turns_when_it_is_ripe(ker
         assert rates == [0.0] * 9 + [pytest.approx(1.1)]
 
 
+def test_a_unit_that_only_decays_has_no_part_in_a_correction(kernel):
+    """With keep > 0 its state never reaches 0 though its ReLU is off."""
+    weight = torch.tensor([[2.0, 1.0, 0.5], [1.0, 2.0, 0.5], [-1.0, -1.0, 0.0]]).double()
+    f = Map(weight, torch.ones(3, dtype=torch.float64), 0.5, 0.5)
+    ray = torch.tensor([1.0, 1.0, 1e-9], dtype=torch.float64)
+    start, rate = torch.ones(3, dtype=torch.float64), torch.tensor(2.0, dtype=torch.float64)
+    for correct in (correct_direction, correct_by_torch):
+        other = Map(weight.clone(), f.scale, f.keep, f.gain)
+        left = correct(other, ray, start, rate, 1.9)
+        assert torch.allclose(left[:2], left[0].expand(2))
+        # (rate - keep) l_3 = gain (0.5 l_1 + 0.5 l_2)
+        assert float(left[2]) == pytest.approx(float(left[0]) * 0.5 / 1.5, rel=1e-3)
+        assert torch.equal(other.weight[2], weight[2])
+
+
 def test_what_is_not_above_is_not_corrected(kernel):
     f = some_map(5, torch.float32, leaky=False, inside=False)
     before, ones = f.weight.clone(), torch.ones(5)

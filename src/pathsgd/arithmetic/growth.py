@@ -32,6 +32,7 @@ times as long; where W is far from normal, that undoes what was learnt. Being ex
 are repeated until the rate is at the cap. Where the direction turns (|F(r) / |F(r)| - r / |r|| >= `FIXED`: a cycle,
 a support that changes) or cos(l, F(r)) <= `NORMAL`, there is no l to use, and c = F(r): the smallest change that
 makes the image of r shorter. What remains (another direction, the next member of a cycle) is the next look's.
+arithmetic/rate_descent.py has the same for any parameters in any metric.
 
 All of this is done in coordinates h / scale, where `scale` turns into D scale when units are rescaled (`scale_of`). In
 them two rescaled twins are the same map: whatever is computed here is invariant, and W moves covariantly.

@@ -65,23 +65,24 @@ def correct_direction(f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: flo
 def by_torch(f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: float) -> Tensor:
     """`correct_direction` in torch alone."""
     image = f(ray[None])[0]
-    left = _left_vector(f, ray, start, image)
+    active = f.active(ray)
+    left = _left_vector(f, ray, start, image, active)
     above = (rate > cap) & rate.isfinite()
     is_normal = left @ image > NORMAL * left.norm() * image.norm()
     is_fixed = above & (turned(image, ray) < FIXED) & is_normal
     along = torch.where(is_fixed, left, image)
-    rows = torch.where(above, f.active(ray) * along, 0.0)
+    rows = torch.where(above, active * along, 0.0)
     size = (1 - cap / rate) * (along @ image) / ((rows @ rows) * (ray @ ray))
     size = torch.where(size.isfinite(), size, 0.0)  # not where no entry of W acts on the ray
     f.weight.sub_(torch.outer(size * rows * f.scale, ray / f.scale))
     return torch.where(is_fixed, left, start)
 
 
-def _left_vector(f: Map, ray: Tensor, start: Tensor, image: Tensor) -> Tensor:
+def _left_vector(f: Map, ray: Tensor, start: Tensor, image: Tensor, active: Tensor) -> Tensor:
     """l of a direction, zero outside its support, with l . F(r) >= 0."""
     support = ray > 0
     left = torch.where(support, start, 0.0)
     for _ in range(LEFT_ITERATIONS):
-        left = torch.where(support, f.back(left), 0.0)
+        left = torch.where(support, f.back(left, active), 0.0)
         left = left / positive(left.norm())
     return left * torch.where(left @ image < 0, -1.0, 1.0)

@@ -57,9 +57,9 @@ class Map:
         into = self.keep * ray + self.gain * through if self.inside else through
         return torch.where(into > 0, self.gain, torch.zeros_like(ray))
 
-    def back(self, left: Tensor) -> Tensor:
-        """The transposed map, without its ReLU, of a covector (H,)."""
-        return self.keep * left + ((self.gain * left / self.scale) @ self.weight) * self.scale
+    def back(self, left: Tensor, active: Tensor) -> Tensor:
+        """J^T l, J the Jacobian of F where these units are active: (H,); `inside`, l is 0 at all others."""
+        return self.keep * left + ((active * left / self.scale) @ self.weight) * self.scale
 
     def start(self, number: int) -> Tensor:
         """A ray with about half of its units, others for every number."""
@@ -149,7 +149,8 @@ def coefficients(f: Map) -> tuple[Tensor | None, Tensor | None]:
     if isinstance(f.keep, float) and isinstance(f.gain, float) and (f.keep, f.gain) == (0.0, 1.0):
         return None, None
     keep, gain = (
-        torch.as_tensor(c).to(f.scale).expand(f.scale.shape).contiguous() for c in (f.keep, f.gain)
+        torch.as_tensor(c, dtype=f.scale.dtype).expand(f.scale.shape).contiguous()
+        for c in (f.keep, f.gain)
     )
     return keep, gain
 

@@ -46,13 +46,13 @@ void map_ray(const CorrectDirectionCall<F>& call, F* image, F* active) {
   }
 }
 
-// The transposed map without its ReLU, on the units of the ray; of length one.
+// J^T l on the units of the ray, J the map's Jacobian there; of length one.
 template <class F>
-void go_back(const CorrectDirectionCall<F>& call, F* left, F* __restrict sums) {
+void go_back(const CorrectDirectionCall<F>& call, const F* active, F* left, F* __restrict sums) {
   const int64_t n = call.units;
   std::fill_n(sums, n, F(0));
   for (int64_t i = 0; i < n; i++) {
-    const F factor = (call.gain ? call.gain[i] : F(1)) * left[i] / call.scale[i];
+    const F factor = active[i] * left[i] / call.scale[i];
     if (factor == 0) continue;
     const F* __restrict row = call.weight + i * n;
     for (int64_t j = 0; j < n; j++) sums[j] += factor * row[j];
@@ -67,10 +67,10 @@ void go_back(const CorrectDirectionCall<F>& call, F* left, F* __restrict sums) {
 
 // The left vector l of the direction, with l . F(r) > 0; false where its angle to F(r) is too large.
 template <class F>
-bool find_left(const CorrectDirectionCall<F>& call, const F* image, F* left, F* sums) {
+bool find_left(const CorrectDirectionCall<F>& call, const F* image, const F* active, F* left, F* sums) {
   const int64_t n = call.units;
   for (int64_t j = 0; j < n; j++) left[j] = call.ray[j] > 0 ? call.left[j] : F(0);
-  for (int64_t t = 0; t < call.iterations; t++) go_back(call, left, sums);
+  for (int64_t t = 0; t < call.iterations; t++) go_back(call, active, left, sums);
   const double along = dot(left, image, n);
   if (along < 0)
     for (int64_t j = 0; j < n; j++) left[j] = -left[j];
@@ -84,7 +84,8 @@ void correct_direction(CorrectDirectionCall<F>& call) {
   std::vector<F> image(n), rows(n), left(n), columns(n);
   map_ray(call, image.data(), rows.data());
   const F* along = image.data();  // lowering along . F(r) lowers the growth
-  if (turn(image.data(), call.ray, n) < call.fixed && find_left(call, image.data(), left.data(), columns.data())) {
+  if (turn(image.data(), call.ray, n) < call.fixed &&
+      find_left(call, image.data(), rows.data(), left.data(), columns.data())) {
     std::copy_n(left.data(), n, call.left);
     along = left.data();
   }

@@ -4,8 +4,8 @@
 
 The squared network begins with ones, and a convolution computes the same wherever its window lies
 inside. So of a large image only a frame and one position inside have to be computed; every layer
-makes the frame wider. The derivative in the kept position is the sum of those in all positions of the
-run, so autograd on the small image gives the derivatives of the large one.
+makes the frame wider. The derivative in the kept position is the sum of those in all positions of
+the run, so autograd on the small image gives the derivatives of the large one.
 """
 
 from __future__ import annotations

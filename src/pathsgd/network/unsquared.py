@@ -4,11 +4,11 @@ A kernel, used once:
 
     y = W^2 * x     x-bar = (W^2)^T * y-bar     kappa1[o, i, k] = sum_s y-bar[o, s] x[i, s + k]
 
-torch has no fast float64 convolution of one example. All numbers are nonnegative, so nothing cancels:
-a sum in float32 is right up to rounding, unless products vanish below float32's range. Each of the
-three is done in float32 if no product can be that small, or if the least sum is far above all that
-could have vanished; otherwise in float64. For small images a kernel of our own reads W and never
-writes W^2.
+torch has no fast float64 convolution of one example. All numbers are nonnegative, so nothing
+cancels: a sum in float32 is right up to rounding, unless products vanish below float32's range.
+Each of the three is done in float32 if no product can be that small, or if the least sum is far
+above all that could have vanished; otherwise in float64. For small images a kernel of our own reads
+W and never writes W^2.
 
 A matrix, applied to one row x at a time:
 

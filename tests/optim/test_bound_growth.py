@@ -233,6 +233,13 @@ def test_a_matrix_is_looked_at_now_and_then(units, every):
     assert all(rate is rates[every] for rate in rates[every:-1]) and rates[-1] is not rates[every]
 
 
+def test_the_step_after_a_rate_above_the_cap_is_looked_at():
+    model, x = growing(), inputs()
+    before = bound_growth_(model, x, limit=1.0)["rnn.weight_hh_l0"]
+    after = bound_growth_(model, x, limit=1.0)["rnn.weight_hh_l0"]
+    assert float(before) > math.exp(1 / LENGTH) and after is not before
+
+
 def test_a_tighter_cap_is_not_left_waiting():
     model, x = growing(), inputs()
     bound_growth_(model, x[:3], limit=1.0)

@@ -34,7 +34,7 @@ from pathsgd.paths.kappa import Kappa
 LIMIT = 3.0
 """Default of uses * log(rate): a signal may grow 20 times between the first use and the last."""
 _SCALE_SERVES = 100  # looks; only which coordinates power iteration works in, so it need not be new
-_EVERY = 2  # steps from look to look; steps are bounded, too, so little can happen between them
+_EVERY = 2  # steps from look to look, 1 after a look that found a rate above the cap
 _TENSORS = ("growth_scale", "growth_rays", "growth_age", "growth_mean", "growth_left")
 _looks: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # type: ignore[type-arg]
 _UNITS_A_STEP = (
@@ -42,12 +42,19 @@ _UNITS_A_STEP = (
 )
 
 
-def _is_due(weight: Tensor, state: dict[str, Any], cap: float) -> bool:
-    """Whether this call looks at a matrix; all calls for it are counted here."""
+def _is_due(weight: Tensor, state: dict[str, Any], cap: float, *, is_whole: bool = True) -> bool:
+    """Whether this call looks at a matrix; all calls for it are counted here.
+
+    Looks at a sharded matrix are collective: processes agree on their number, not on what they compute.
+    """
     calls = state.get("growth_calls", 0)
     state["growth_calls"] = calls + 1
-    is_new = "growth_rate" not in state or cap < state["growth_cap"]
-    return is_new or calls % max(_EVERY, len(weight) // _UNITS_A_STEP) == 0
+    if "growth_rate" not in state or cap < state["growth_cap"]:
+        return True
+    every = max(_EVERY, len(weight) // _UNITS_A_STEP)
+    rate = state["growth_rate"]
+    was_above = is_whole and every == _EVERY and rate.is_cpu and float(rate) > cap
+    return was_above or calls % every == 0
 
 
 def bound_matrix_(
@@ -248,7 +255,8 @@ def bound_parts_(
                 state["growth_uses"] = max(recurrence.uses, state.get("growth_uses", 0))
             uses = state["growth_uses"]
             cap = cap_of(limit, uses)
-            if _is_due(part.owners[index], state, cap):  # its shape is the same in every process
+            owner = part.owners[index]  # its shape is the same in every process
+            if _is_due(owner, state, cap, is_whole=part.spread is None):
                 weight = part.whole(p, index)
                 rate = bound_matrix_(
                     weight, state, recurrence, cap, functools.partial(_whitening, part, index)

@@ -7,7 +7,8 @@
 // kappa has an entry for each weight (kMatrix), or is the product r_i c_j of two vectors (kOuter), either of which may
 // be missing. Then so is w, and its two factors are written: as large as one another, so that both fit.
 //
-// Where a job has a log_size, w is then multiplied by one number, so that the mean of log w is that.
+// Where a job has a log_size, w is multiplied by one number so that the mean of log w is that: the mean of w in double,
+// before what is written leaves the range of F (above it is the largest number of F, below it 0).
 #pragma once
 #include <cstdint>
 

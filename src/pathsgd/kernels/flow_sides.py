@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from pathsgd.kernels import native
-from pathsgd.kernels.fallback import flow_sides as fallback
 from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
 
@@ -24,9 +23,16 @@ def flow_sides(flow: Tensor, least: Tensor, exponent: float) -> tuple[Tensor, Te
     flow: path flow through every node, float64. least: its lower bound.
     """
     if flow.dtype is not torch.float64 or not native.accepts(flow, least):
-        return fallback.flow_sides(flow, least, exponent)
+        return by_torch(flow, least, exponent)
     flow, least, count = flow.detach().contiguous(), least.detach().contiguous(), flow.numel()
     out, into = torch.empty_like(flow), torch.empty_like(flow)
     places = (address(t, torch.float64, count) for t in (flow, least, out, into))
     native.call("flow_sides", FlowSidesCall(count, *places, exponent), torch.float64)
     return out, into
+
+
+def by_torch(flow: Tensor, least: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
+    """`flow_sides` in torch alone."""
+    bounded = torch.maximum(flow, least)
+    into = bounded.sqrt().sqrt() if exponent == 0.25 else bounded**exponent
+    return torch.where(flow > 0, (flow / bounded).sqrt(), 1.0) * into, into

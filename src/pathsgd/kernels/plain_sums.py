@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor
 
 from pathsgd.kernels import native
-from pathsgd.kernels.fallback import plain_sums as fallback
 from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
+from pathsgd.kernels.squared_products import by_torch as squared_products_by_torch
 from pathsgd.kernels.squared_sequences import KINDS
+from pathsgd.kernels.squared_sequences import by_torch as squared_sequences_by_torch
 
 
 class PlainSumsCall(ctypes.Structure):
@@ -70,9 +72,7 @@ def plain_sums(
         or not all(w.dtype is kind and w.is_contiguous() for w in weights)
     ):
         return PlainSums(
-            *fallback.plain_sums(
-                w_in, e, w_rec, biases, w_out, b_out, steps, every_step, decay, dtype
-            )
+            *by_torch(w_in, e, w_rec, biases, w_out, b_out, steps, every_step, decay, dtype)
         )
     hidden, inputs, outputs = w_rec.shape[0], w_in.shape[1], w_out.shape[0]
     b_in, b_rec = (*biases, None, None)[:2]
@@ -96,3 +96,45 @@ def plain_sums(
     native.call("plain_sums", arguments, kind, dtype)
     a = arguments
     return PlainSums(h, delta, vectors, recurrent, a.gamma_sq, a.growth, a.largest, a.least)
+
+
+def by_torch(
+    w_in: Tensor,
+    e: Tensor | None,
+    w_rec: Tensor,
+    biases: Sequence[Tensor],
+    w_out: Tensor,
+    b_out: Tensor | None,
+    steps: int,
+    every_step: bool,
+    decay: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, float, float, float, float]:
+    """h, delta, vectors, recurrent, gamma_sq, growth, largest, least."""
+    u, _ = squared_products_by_torch(w_in, e, None, into=True, out=False)
+    _, v = squared_products_by_torch(w_out, None, None, into=False, out=True)
+    assert u is not None and v is not None
+    for bias in biases:
+        u = u + bias.double().square()
+    h, delta = squared_sequences_by_torch(w_rec, u.to(dtype), v.to(dtype), steps, every_step, decay)
+    # What is left of h_s is decay^(T-s) times its row, of delta_s decay^(s-1) times its row.
+    fade = decay ** torch.arange(steps, dtype=torch.float64, device=u.device)
+    out = fade.flip(0) @ h.double() if every_step else h[-1].double()
+    vectors = torch.stack(
+        [fade @ delta.double(), out, torch.linalg.vecdot(h, delta, dim=0).double()]
+    )
+    recurrent = delta[1:].t() @ h[:-1]
+    largest = (
+        max(float(h.amax()), float(delta.amax())) if bool(vectors.isfinite().all()) else math.inf
+    )
+    least = min(
+        float(result.amin()) for result in (vectors[:2], *([recurrent] if steps > 1 else []))
+    )
+    gamma_sq = float(v @ out)
+    if b_out is not None:
+        gamma_sq += float(b_out.double().square().sum() * (fade[-1] * (steps if every_step else 1)))
+    growth = float((v @ h[-1].double()) / (v @ h[-2].double())) if steps > 1 else 0.0
+    share = 1 / gamma_sq if gamma_sq > 0 else 1.0
+    # In float64: gamma^2 may leave the range of `dtype` where the quotient does not.
+    recurrent = (recurrent.double() * (share * decay)).to(dtype)
+    return h, delta, vectors * share, recurrent, gamma_sq, growth, largest, least

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from pathsgd.kernels import native
-from pathsgd.kernels.fallback import whiten as fallback
 from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
 _MATRIX, _OUTER = range(2)  # `Form` of whiten.h
@@ -144,14 +143,14 @@ def whiten_and_keep(
     if not all(t.dtype in kinds for t in tensors) or not native.accepts(
         *tensors, *sides or (), *(w.out_side for w in wanted)
     ):
-        return [fallback.whiten(w, sides, scale, dtype) for w in wanted], None, set()
+        return [by_torch(w, sides, scale, dtype) for w in wanted], None, set()
     call = Whiten(wanted, sides, dtype)
     lost, sized = call.run(sides, scale, log_sizes)
     if not lost:
         return call.results, call, sized
     results = list(call.results)
     for k in lost:
-        results[k] = fallback.whiten(wanted[k], sides, scale, dtype)
+        results[k] = by_torch(wanted[k], sides, scale, dtype)
     return results, None, sized - lost
 
 
@@ -321,3 +320,31 @@ def _room(last: Tensor | Outer | None, shape: tuple[int, int], dtype: torch.dtyp
     if fits and native.accepts(last):  # type: ignore[arg-type]
         return last  # type: ignore[return-value]
     return torch.empty(shape, dtype=dtype)
+
+
+def by_torch(
+    w: Whitening, sides: tuple[Tensor, Tensor] | None, scale: float, dtype: torch.dtype
+) -> Tensor:
+    """`whiten` in torch alone."""
+    kappa = (
+        w.kappa if isinstance(w.kappa, Tensor) else w.kappa.rows.double() * w.kappa.columns
+    ).double()
+    root = torch.where(kappa > 0, (scale / kappa).sqrt(), 0.0)
+    if sides is not None:
+        for factors in _node_factors(
+            w.lines, sides[0] if w.out_side is None else w.out_side, sides[1]
+        ):
+            root = root * factors
+    return root.clamp(max=torch.finfo(dtype).max).to(dtype)
+
+
+def _node_factors(lines: Lines, out_side: Tensor, into_side: Tensor) -> list[Tensor]:
+    factors = []
+    for nodes, side in ((lines.row_out, out_side), (lines.row_into, into_side)):
+        if nodes is not None:
+            factors.append(side[nodes.to(side.device)][:, None])
+    for nodes, side in ((lines.column_out, out_side), (lines.column_into, into_side)):
+        if nodes is not None:
+            columns = side[nodes.to(side.device)].repeat_interleave(lines.repeat)
+            factors.append(columns[None, : lines.columns])
+    return factors

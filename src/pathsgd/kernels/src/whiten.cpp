@@ -178,6 +178,8 @@ void whiten_outer(const WhitenCall<F>& call, WhitenJob<F>& job) {
     const double mean = (job.to ? mean_of_logs(rows) : 0.0) + (job.to_columns ? mean_of_logs(columns) : 0.0);
     multiply(job.to ? rows : columns, sizing(job, mean));
   }
+  const double most = *std::max_element(rows.begin(), rows.end()) * *std::max_element(columns.begin(), columns.end());
+  if (job.to && job.to_columns && !(most <= std::numeric_limits<F>::max())) job.least = 0;  // an entry would be infinite
   if (job.to) write(rows, job.to);
   if (job.to_columns) write(columns, job.to_columns);
 }

@@ -25,7 +25,7 @@ struct WhitenJob {
   const int64_t *row_out, *row_into, *column_out, *column_into;  // node numbers, or null: factor 1
   F* to;          // matrix: (rows, columns); outer: (rows), or null if it would be constant
   F* to_columns;  // outer: (columns), or null if it would be constant
-  double least;     // result: the least factor above zero, as a share of the largest
+  double least;     // result: the least factor above zero, as a share of the largest; 0 where a product of two leaves F
   double log_size;  // NaN for none
   int64_t is_sized;  // result: whether it has that size; not so where some w is 0 or not finite
 };

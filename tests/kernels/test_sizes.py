@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pathsgd.kernels.whiten import Lines, Outer, Whitening, dense, whiten, whiten_and_keep
+from pathsgd.kernels.whiten import Lines, Outer, WhitenRequest, dense, whiten, whiten_and_keep
 
 
 def mean_log(values: torch.Tensor) -> float:
@@ -59,7 +59,7 @@ def test_one_factor_gives_the_size(
     kappa = forms[form]
     exact = dense(kappa).rsqrt()
     close = {"rtol": 1e-5 if dtype is torch.float32 else 1e-12, "atol": torch.finfo(dtype).tiny}
-    wanted = [Whitening(kappa, Lines(rows, columns))]
+    wanted = [WhitenRequest(kappa, Lines(rows, columns))]
     results, call, sized = whiten_and_keep(wanted, None, 1.0, dtype, [size])
     found = dense(results[0]).double()
     if call is None:
@@ -80,8 +80,8 @@ def test_one_factor_gives_the_size(
 def test_without_a_mean_there_is_no_size(kernel: str, value: float, columns: int) -> None:
     kappa = torch.rand(2, columns, dtype=torch.float64) + 0.5
     kappa[1, columns // 2] = value
-    plain = whiten([Whitening(kappa, Lines(2, columns))], None, 1.0, torch.float32)[0].clone()  # type: ignore[union-attr]
+    plain = whiten([WhitenRequest(kappa, Lines(2, columns))], None, 1.0, torch.float32)[0].clone()  # type: ignore[union-attr]
     results, _, sized = whiten_and_keep(
-        [Whitening(kappa, Lines(2, columns))], None, 1.0, torch.float32, [0.5]
+        [WhitenRequest(kappa, Lines(2, columns))], None, 1.0, torch.float32, [0.5]
     )
     assert not sized and torch.equal(dense(results[0]), plain)

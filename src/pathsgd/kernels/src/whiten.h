@@ -38,4 +38,15 @@ struct WhitenCall {
   WhitenJob<F>* jobs;
 };
 
+// What every node says to the edges that enter it and to those that leave it, from the path flow through it:
+//
+//   bounded = max(flow, least)      into = bounded^exponent      out = into * sqrt(flow / bounded), into where flow is 0
+template <class F>
+struct FlowSidesCall {
+  int64_t count;
+  const F *flow, *least;  // (count)
+  F *out, *into;          // (count)
+  double exponent;
+};
+
 }  // namespace pathsgd

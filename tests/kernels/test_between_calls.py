@@ -1,4 +1,7 @@
-"""Operands that change what they are between two calls: the prepared arguments of the kernel may not outlive it."""
+"""Operands that change what they are between two calls.
+
+The prepared arguments of the kernel may not outlive it.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def change(o: Operands, family: str, how: Callable[[Tensor], Tensor]) -> None:
 def steps(
     family: str, how: Callable[[Tensor], Tensor], at: int, fused: bool
 ) -> tuple[list[Tensor], list[list[float]]]:
-    """Parameters and moments after three steps, before the one numbered `at` of which an operand was changed."""
+    """Parameters and moments after three steps; an operand is changed before step `at`."""
     o = operands()
     gradients, update, squares = o.gradients, None, []
     for step in range(1, STEPS + 1):

@@ -1,4 +1,4 @@
-"""Nothing but plain, dense CPU tensors of the right size reaches C++, whatever happens to them between two calls."""
+"""Only plain, dense CPU tensors of the right size reach C++."""
 
 from __future__ import annotations
 
@@ -287,7 +287,10 @@ def test_wrappers_of_transforms_do_not(name: str, argument: int, called: list[st
 
 @torch.no_grad()
 def change(step: Update, tensors: Operands, how: Callable[[Tensor], Tensor]) -> list[list[Tensor]]:
-    """A step, a change of the first parameter's memory, and two more steps; everything afterwards."""
+    """A step, a change of the first parameter's memory, and two more steps.
+
+    Everything afterwards.
+    """
     for i in range(3):
         step.renew([torch.full_like(p, 0.5 + i) for p in tensors.parameters])
         step.square_sums()

@@ -43,9 +43,10 @@ def test_one_factor_gives_the_size(
 ) -> None:
     """w = 1/sqrt(kappa), times the one factor that takes its mean logarithm to `size`.
 
-    The mean is that of w in float64. Where float32 ends, the product is written as the largest number of float32, or
-    as 0 below the smallest normal one; an outer product is written out as a matrix, without a size, where an entry is
-    larger than that or one of its factors spans more than 1e30. In float32 the logarithm of the factor is rounded to a millionth.
+    The mean is that of w in float64. Where float32 ends, the product is written as the largest
+    number of float32, or as 0 below the smallest normal one; an outer product is written out as a
+    matrix, without a size, where an entry is larger than that or one of its factors spans more than
+    1e30. In float32 the logarithm of the factor is rounded to a millionth.
     """
     torch.manual_seed(seed)
     high, wide = ((spread * torch.randn(n, dtype=torch.float64)).exp() for n in (rows, columns))

@@ -13,7 +13,8 @@ from pathsgd.kernels import native
 from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
 CLASSES_PER_THREAD = 384
-"""The kernel shares out classes: with several threads and fewer of them than this for each, torch does better."""
+"""The kernel shares out classes: with several threads and fewer of them than this for each,
+torch does better."""
 
 
 class CrossEntropyCall(ctypes.Structure):
@@ -51,10 +52,11 @@ def cross_entropy(
     chunk: int,
     needs: tuple[bool, bool, bool],
 ) -> CrossEntropy:
-    """Sum or mean of F.cross_entropy(F.linear(rows, weight, bias), target) over the rows not ignored.
+    """Sum or mean of F.cross_entropy(F.linear(rows, weight, bias), target), ignored rows left out.
 
-    rows (R, I), weight (C, I), bias (C) or None, target (R) int64; chunk: rows of logits held at a time; needs: which
-    gradients of rows, weight and bias are wanted. A target that is no class raises an IndexError.
+    rows (R, I), weight (C, I), bias (C) or None, target (R) int64; chunk: rows of logits held at a
+    time; needs: which gradients of rows, weight and bias are wanted. A target that is no class
+    raises an IndexError.
     """
     if not native.accepts(rows, weight, bias) or not native.is_plain(target):
         return CrossEntropy(*by_torch(rows, weight, bias, target, mean, ignore_index, chunk, needs))

@@ -26,9 +26,12 @@ def linear_sweep(
     *,
     backwards: bool = False,
 ) -> Tensor:
-    """m_t = r_t A m_{t-1} + u_t from m_0 = start; backwards: m_t = r_t A m_{t+1} + u_t from m_{T+1} = start.
+    """m_t = r_t A m_{t-1} + u_t from m_0 = start.
 
-    A (H, H), u and the result (T, B, H), start (B, H) or None for zero, ratios r (T,) in float64 or None for ones.
+    Backwards: m_t = r_t A m_{t+1} + u_t from m_{T+1} = start.
+
+    A (H, H), u and the result (T, B, H), start (B, H) or None for zero, ratios r (T,) in float64 or
+    None for ones.
     """
     steps, rows, hidden = u.shape
     if A.shape != (hidden, hidden) or (start is not None and start.shape != (rows, hidden)):

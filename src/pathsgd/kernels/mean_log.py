@@ -15,7 +15,10 @@ class MeanLogCall(ctypes.Structure):
 
 
 def mean_log(values: Tensor) -> float:
-    """The mean of the logarithms of numbers, in float64; -inf where one is zero, NaN where one is negative."""
+    """The mean of the logarithms of numbers, in float64.
+
+    -inf where one is zero, NaN where one is negative.
+    """
     values = values.detach()
     if (
         values.dtype not in native.C_TYPES

@@ -21,7 +21,9 @@ class NarrowCall(ctypes.Structure):
 
 
 def narrow(x: Tensor, factor: float | None = None) -> tuple[Tensor, float, float, float]:
-    """factor * x in float32, the factor, the largest entry of x, and its least above zero (infinity if all are zero).
+    """factor * x in float32, the factor, the largest entry of x, and its least above zero.
+
+    The last is infinity where all are zero.
 
     x: float64, not negative.
     factor: None for the power of two that takes the largest entry into [1/2, 1).

@@ -1,4 +1,7 @@
-"""What kappa1 of a plain recurrent net is made of: sums over the sequences of its squared network."""
+"""What kappa1 of a plain recurrent net is made of.
+
+Sums over the sequences of its squared network.
+"""
 
 from __future__ import annotations
 
@@ -26,26 +29,30 @@ class PlainSumsCall(ctypes.Structure):
 
 
 class PlainSums(NamedTuple):
-    """Sequences h, delta (T, H) of the squared network of a plain net, s = 0 .. T-1, and their sums over gamma^2.
+    """Sequences h, delta (T, H) of the squared network of a plain net, and their sums.
 
-    Everything is scaled by powers of decay = 1 / root as in `squared_sequences`, the sums and gamma^2 by
-    decay^(T-1). Where gamma^2 is zero, so are the sums.
+    Rows are s = 0 .. T-1; the sums are divided by gamma^2.
+
+    Everything is scaled by powers of decay = 1 / root as in `squared_sequences`, the sums and
+    gamma^2 by decay^(T-1). Where gamma^2 is zero, so are the sums.
     """
 
     h: Tensor
     delta: Tensor
     vectors: Tensor
-    """(3, H) float64: sum decay^s delta_s, into the units; sum decay^(T-1-s) h_s over steps with outputs, out of them;
-    sum h_s .* delta_s, the flow through them"""
+    """(3, H) float64: sum decay^s delta_s, into the units; sum decay^(T-1-s) h_s over steps with
+    outputs, out of them; sum h_s .* delta_s, the flow through them"""
     recurrent: Tensor
     """sum delta_{s+1} h_s^T * decay, (H, H)"""
     gamma_sq: float
     growth: float
-    """What an output collects of h in the last step over that in the step before; 0 if there is only one."""
+    """What an output collects of h in the last step over that in the step before; 0 if there is
+    only one."""
     largest: float
     """Largest entry of h and delta; infinite where anything is not finite."""
     least: float
-    """Smallest entry of vectors[:2] and, for T > 1, of `recurrent`, before the division by gamma^2."""
+    """Smallest entry of vectors[:2] and, for T > 1, of `recurrent`, before the division by
+    gamma^2."""
 
 
 def plain_sums(
@@ -62,8 +69,8 @@ def plain_sums(
 ) -> PlainSums:
     """The sums, computed in `dtype`, scaled by powers of `decay`.
 
-    w_in (H, I), w_rec (H, H), w_out (O, H), biases up to two of (H,), b_out (O,) or None; e: (I,) float64, what each
-    input carries, None for ones.
+    w_in (H, I), w_rec (H, H), w_out (O, H), biases up to two of (H,), b_out (O,) or None; e: (I,)
+    float64, what each input carries, None for ones.
     """
     kind, weights = w_rec.dtype, (w_in, w_rec, w_out, *biases, *([] if b_out is None else [b_out]))
     if (

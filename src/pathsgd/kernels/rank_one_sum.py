@@ -1,22 +1,26 @@
 """kappa2's sum for a matrix whose powers approach rank one.
 
-By torch: kappa2's sum for matrices whose powers approach rank one, which is what most nonnegative matrices do.
+By torch: kappa2's sum for matrices whose powers approach rank one, which is what most nonnegative
+matrices do.
 
     A^n ~ l^n v w^T        A v = l v,  w A = l w,  w v = 1        B = A / l
 
-Certificate. If |B^m - v w^T| <= tol * v w^T holds entrywise for one m it holds for every n >= m, because B >= 0 and
-B v = v. So it is looked at once; the powers below m are computed, and what follows is one term,
+Certificate. If |B^m - v w^T| <= tol * v w^T holds entrywise for one m it holds for every n >= m,
+because B >= 0 and B v = v. So it is looked at once; the powers below m are computed, and what
+follows is one term,
 
     S^T = sum_{n<m} B^n .* l^n N_n + (v w^T) .* sum_{n>=m} l^n N_n        N_n = M_n^T = sum_t h_{t-n-2} delta_t^T
 
-With outputs at the last step only, delta_t = (A^T)^(T-t) delta_T is l^(T-m-t) delta_{T-m} for every t <= T-m by the
-same certificate. Then l^n N_n are products of m+1 rows instead of T, and with p_j = sum_{s<=j} l^(j-s) h_s
+With outputs at the last step only, delta_t = (A^T)^(T-t) delta_T is l^(T-m-t) delta_{T-m} for every
+t <= T-m by the same certificate. Then l^n N_n are products of m+1 rows instead of T, and with p_j =
+sum_{s<=j} l^(j-s) h_s
 
     l^n N_n            = l^n p_{T-m-2-n} delta_{T-m}^T + sum_{t>T-m} l^n h_{t-n-2} delta_t^T
     sum_{n>=m} l^n N_n = sum_s (T-2m-1-s) l^(T-m-2-s) h_s delta_{T-m}^T + sum_{t>T-m} l^m p_{t-m-2} delta_t^T
 
-The vectors are float64, the powers of the dtype of the sequences. In float32 something may be too small to be seen; the
-result is taken only where its last term, a part of every entry, is far above whatever can have been lost.
+The vectors are float64, the powers of the dtype of the sequences. In float32 something may be too
+small to be seen; the result is taken only where its last term, a part of every entry, is far above
+whatever can have been lost.
 """
 
 from __future__ import annotations
@@ -46,10 +50,13 @@ class RankOneSumCall(ctypes.Structure):
 def rank_one_sum(
     A: Tensor, before: Tensor, delta: Tensor, tolerance: float, *, adjoint: bool
 ) -> Tensor | None:
-    """S = sum_n (A^n)^T .* sum_s delta_{s+n+2} h_s^T in float64; None where no power of A is found to be rank one.
+    """S = sum_n (A^n)^T .* sum_s delta_{s+n+2} h_s^T in float64.
 
-    A (H, H) float64, nonnegative; before[s] = h_s and delta[t-1] = delta_t, both (T, H); T > 8. Products are made in
-    their dtype, or in float64 where that is too narrow. adjoint: delta_t = A^T delta_{t+1} for t < T.
+    None where no power of A is found to be rank one.
+
+    A (H, H) float64, nonnegative; before[s] = h_s and delta[t-1] = delta_t, both (T, H); T > 8.
+    Products are made in their dtype, or in float64 where that is too narrow. adjoint: delta_t = A^T
+    delta_{t+1} for t < T.
     """
     steps, hidden = before.shape
     if A.shape != (hidden, hidden) or A.dtype != torch.float64 or delta.shape != before.shape:
@@ -103,7 +110,7 @@ def most_powers(steps: int) -> int:
 def by_torch(
     A: Tensor, before: Tensor, delta: Tensor, tolerance: float, *, adjoint: bool
 ) -> Tensor | None:
-    """S (second_order.py) in float64, or None where the powers are too slow to approach rank one."""
+    """`rank_one_sum` in torch alone."""
     steps = before.shape[0]
     perron = dominant(A, before[-1], delta[0], tolerance / steps)
     if perron is None:
@@ -186,9 +193,10 @@ def prefix_sums(x: Tensor, ratio: float) -> Tensor:
 def dominant(
     A: Tensor, right: Tensor, left: Tensor, tolerance: float, rounds: int = 5
 ) -> Perron | None:
-    """Perron's root and vectors of A, float64, by power iteration from nonnegative vectors that are near them.
+    """Perron's root and vectors of A, float64, by power iteration from vectors that are near them.
 
-    None where A v = l v and w A = l w do not hold to `tolerance` in every entry, or nothing is positive.
+    None where A v = l v and w A = l w do not hold to `tolerance` in every entry, or nothing is
+    positive.
     """
     right, left, At = right.to(A), left.to(A), A.t()
     if not bool((left > 0).all()):

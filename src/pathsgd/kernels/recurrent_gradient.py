@@ -1,4 +1,4 @@
-"""The gradient of a layer's recurrent weights, from the gradients dz of the values inside relu at every step."""
+"""The gradient of a layer's recurrent weights, from those of the values inside relu, dz."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""One direction of one ReLU layer, backward: gradients of what rnn_forward.py computes, whose shapes these are.
+"""One direction of one ReLU layer, backward.
+
+Gradients of what rnn_forward.py computes, whose shapes these are.
 
 By torch: dz_t = [h_t > 0] * (dout_t + dz_after W_rec), step by step.
 
-Backpropagation by hand, with in-place operations and one product per weight, spares the graph of torch.nn.RNN, which
-has a dozen nodes per step.
+Backpropagation by hand, with in-place operations and one product per weight, spares the graph of
+torch.nn.RNN, which has a dozen nodes per step.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from pathsgd.kernels.native import INT, POINTER, address, fields
 from pathsgd.kernels.recurrent_gradient import recurrent_gradient
 
 SMALL_INPUTS = 16
-"""Up to this many inputs, dW_in is summed in the sweep over time; beyond, one product does it better."""
+"""Up to this many inputs, dW_in is summed in the sweep over time; beyond, one product does it
+better."""
 SMALL_HIDDEN = 256
-"""Up to this many units, dW_rec is summed in the sweep over time; beyond, a pass of its own does it better."""
+"""Up to this many units, dW_rec is summed in the sweep over time; beyond, a pass of its own does
+it better."""
 
 
 class RnnBackwardCall(ctypes.Structure):
@@ -102,7 +106,7 @@ def _sweep(
     needs: Needs,
     dh0: Tensor | None,
 ) -> tuple[Tensor | None, Gradients]:
-    """The kernel's sweep. dz is kept only when a product after the sweep needs it, and None otherwise."""
+    """The kernel's sweep; dz is None unless a product after the sweep needs it."""
     (hidden, inputs), batch, dtype = weights[0].shape, layout.batch, x.dtype
     rows, width = layout.rows(), states.shape[-1]
     sums_rec = needs.w_rec and hidden <= SMALL_HIDDEN

@@ -19,7 +19,8 @@ from pathsgd.kernels.layout import Layout, Shape, columns, first_rows, walk
 from pathsgd.kernels.native import INT, POINTER, address, fields
 
 SMALL_INPUTS = 16
-"""Up to this many inputs, W_in x is computed in the sweep over time; beyond, one product does it better."""
+"""Up to this many inputs, W_in x is computed in the sweep over time; beyond, one product does it
+better."""
 
 
 class RnnForwardCall(ctypes.Structure):
@@ -40,7 +41,9 @@ def rnn_forward(
     states: Tensor,
     last: Tensor,
 ) -> None:
-    """Fill `states` with h_t = relu(W_in x_t + b_in + W_rec h_before(t) + b_rec) and `last` with the states at the end.
+    """Fill `states` with h_t and `last` with the states at the end.
+
+        h_t = relu(W_in x_t + b_in + W_rec h_before(t) + b_rec)
 
     weights: w_in, w_rec and, if biased, b_in and b_rec; direction: 0 forwards, 1 backwards in time.
     """

@@ -17,7 +17,9 @@ class RowLengthsCall(ctypes.Structure):
 
 
 def row_lengths(p: Tensor, whitening: Tensor) -> Tensor:
-    """Sum over the entries of each row of (p / whitening)^2, those with whitening 0 left out, float64 (n,).
+    """Sum of (p / whitening)^2 over the entries of each row, float64 (n,).
+
+    Entries with whitening 0 are left out.
 
     p: (n, ...). whitening: broadcastable to its shape.
     """

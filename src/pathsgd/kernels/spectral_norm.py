@@ -21,10 +21,12 @@ class SpectralNormCall(ctypes.Structure):
 
 
 def spectral_norm(matrix: Tensor, start: Tensor, iterations: int = 2) -> tuple[float, Tensor]:
-    """Largest singular value of an (n, m) matrix by power iteration from `start` (m,), and where to start next time.
+    """Largest singular value of an (n, m) matrix, and where to start next time, (m,).
 
-    A few iterations suffice from step to step: the dominant direction of successive updates changes slowly, and what
-    is missed in one step is found in the next.
+    By power iteration from `start` (m,).
+
+    A few iterations suffice from step to step: the dominant direction of successive updates changes
+    slowly, and what is missed in one step is found in the next.
     """
     dtype = matrix.dtype
     if dtype not in native.C_TYPES or start.dtype != dtype or not native.accepts(matrix, start):

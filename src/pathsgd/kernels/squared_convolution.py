@@ -43,9 +43,12 @@ class Sliding:
 
 
 def squared_convolution(weight: Tensor, x: Tensor, sliding: Sliding) -> tuple[Tensor, float, float]:
-    """W^2 * x; the largest entry of W^2, and its least among the entries of W that are not zero (else infinity).
+    """W^2 * x, the largest entry of W^2, and the least square of an entry that is not zero.
 
-    weight: (outputs, inputs, kernel height, kernel width). x: (inputs, height, width), of the same dtype.
+    The last is infinity where all are zero.
+
+    weight: (outputs, inputs, kernel height, kernel width). x: (inputs, height, width), of the same
+    dtype.
     """
     weight, x = weight.detach().contiguous(), x.detach().contiguous()
     if not _can(weight, x):

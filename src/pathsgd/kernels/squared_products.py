@@ -23,7 +23,9 @@ def squared_products(
     into: bool = True,
     out: bool = True,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """W^2 x (n,) and (W^2)^T y (m,) in float64, W (n, m) squared elementwise; x, y: float64, None for ones.
+    """W^2 x (n,) and (W^2)^T y (m,) in float64, W (n, m) squared elementwise.
+
+    x, y: float64, None for ones.
 
     into, out: whether the first and the second are wanted.
     """

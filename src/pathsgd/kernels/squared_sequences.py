@@ -42,8 +42,9 @@ def squared_sequences(
 
         h_1 = u,  h_{s+1} = A h_s + u        delta_T = v,  delta_s = A^T delta_{s+1} (+ v if every_step)
 
-    A = weight ** 2, weight (H, H), T = steps. Row s-1 of the results, each (T, H) and of the type of u, holds
-    h_s decay^(s-1) and delta_s decay^(T-s): with 1/decay near the Perron root of A neither overflows.
+    A = weight ** 2, weight (H, H), T = steps. Row s-1 of the results, each (T, H) and of the type
+    of u, holds h_s decay^(s-1) and delta_s decay^(T-s): with 1/decay near the Perron root of A
+    neither overflows.
     """
     hidden, dtype = weight.shape[0], u.dtype
     if (
@@ -84,7 +85,10 @@ def by_torch(
 
 
 def block_length(hidden: int, steps: int) -> int:
-    """How far to double before stepping in blocks; measured: matrix-vector steps win for short sequences."""
+    """How far to double before stepping in blocks.
+
+    Measured: matrix-vector steps win for short sequences.
+    """
     if steps <= hidden / 4:
         return 1
     return 1 << max(0, min(6, round(math.log2(16 * steps / hidden))))

@@ -21,7 +21,9 @@ class SquaresCall(ctypes.Structure):
 
 
 def squares(weight: Tensor) -> tuple[Tensor, float, float]:
-    """w^2 in w's dtype, its largest entry, and its least among the entries of w that are not zero (else infinity).
+    """w^2 in w's dtype, its largest entry, and the least square of an entry that is not zero.
+
+    The last is infinity where all are zero.
 
     A square that vanishes although its w does not makes the last one (next to) zero.
     """

@@ -1,4 +1,7 @@
-"""What kappa1 of a stack of recurrent layers is made of: sums over the sequences of its squared network."""
+"""What kappa1 of a stack of recurrent layers is made of.
+
+Sums over the sequences of its squared network.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +48,18 @@ class CellSums(NamedTuple):
 
 
 class StackSums(NamedTuple):
-    """The sums of all cells, from the lowest layer; what they are worth. Without range there are no sums."""
+    """The sums of all cells, from the lowest layer.
+
+    What they are worth. Without range there are no sums.
+    """
 
     cells: list[CellSums]
     out: Tensor
     """What the output layer has read, (directions * H,)"""
     gamma_sq: float
     growth: float
-    """The sum of the highest states in the last step over that in the step before; 0 where there is none."""
+    """The sum of the highest states in the last step over that in the step before; 0 where there
+    is none."""
     largest: float
     """Largest state or derivative; infinite where anything is not finite."""
     least: float
@@ -78,8 +85,9 @@ def stack_sums(
 ) -> StackSums:
     """The sums in the weights' own dtype, scaled by powers of `decay`.
 
-    e: (I,) float64, what each input carries, None for ones. reads: of each direction the step that the output layer
-    reads, None for every step. unused: of each direction of the highest layer, whether no path uses its matrix.
+    e: (I,) float64, what each input carries, None for ones. reads: of each direction the step that
+    the output layer reads, None for every step. unused: of each direction of the highest layer,
+    whether no path uses its matrix.
     trusted: between what gamma^2 must lie for the sums to be made; outside there are none.
     """
     if len(reads) != len(layers[0]) or not all(at is None or 0 <= at < steps for at in reads):
@@ -191,7 +199,10 @@ class _Stack:
     def sums(
         self, states: list[list[Tensor]], above: list[Tensor]
     ) -> tuple[list[Sums], list[Tensor]]:
-        """Of all cells from the lowest, and the derivatives of all states. above: what enters the highest states."""
+        """Of all cells from the lowest, and the derivatives of all states.
+
+        Above: what enters the highest states.
+        """
         sums: list[Sums] = []
         derivatives: list[Tensor] = []
         for index in range(len(self.cells) - 1, -1, -1):

@@ -2,8 +2,8 @@
 
     w = min(largest, sqrt(scale) a b / sqrt(kappa)), 0 where kappa is 0
 
-a and b are products of the factors of a row's and a column's nodes. Where kappa is an outer product or constant along a
-dimension, so is w.
+a and b are products of the factors of a row's and a column's nodes. Where kappa is an outer product
+or constant along a dimension, so is w.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _MATRIX, _OUTER = range(2)  # `Form` of whiten.h
 _KAPPA_TYPES = {torch.float32: (torch.float32, torch.float64), torch.float64: (torch.float64,)}
 """The types of kappa that the kernel takes, by that of the result."""
 _LEAST = 1e-30
-"""A factor below this share of its vector's largest might be lost in float32: the whole matrix is written then."""
+"""A factor below this share of its vector's largest might be lost in float32: the whole matrix
+is written then."""
 
 
 class FlowSidesCall(ctypes.Structure):
@@ -39,7 +40,8 @@ class FlowSidesCall(ctypes.Structure):
 class WhitenJob(ctypes.Structure):
     _fields_ = [
         *fields(INT, "rows columns repeat form is_double"),
-        *fields(POINTER, "kappa column_kappa out_side row_out row_into column_out column_into to to_columns"),
+        *fields(POINTER, "kappa column_kappa out_side"),
+        *fields(POINTER, "row_out row_into column_out column_into to to_columns"),
         *(("least", REAL), ("log_size", REAL), ("is_sized", INT)),
     ]  # fmt: skip
 
@@ -77,7 +79,9 @@ def flow_sides_by_torch(flow: Tensor, least: Tensor, exponent: float) -> Factors
 
 @dataclass(frozen=True)
 class Lines:
-    """A parameter as a matrix whose rows and columns lead to and from nodes, by their numbers (int64); None: to none.
+    """A parameter as a matrix whose rows and columns lead to and from nodes.
+
+    Nodes are given by their numbers (int64); None: to none.
 
     Column c has the nodes of entry c // repeat.
     """
@@ -129,14 +133,18 @@ def dense(values: Tensor | Outer) -> Tensor:
 
 @dataclass(frozen=True)
 class WhitenRequest:
-    """One parameter to whiten: its kappa, a matrix that broadcasts to the parameter's or an `Outer`."""
+    """One parameter to whiten.
+
+    Its kappa, a matrix that broadcasts to the parameter's or an `Outer`.
+    """
 
     kappa: Tensor | Outer
     lines: Lines
     last: Tensor | Outer | None = None
     """An earlier result that nobody needs any more; it is written over where it fits."""
     in_place: bool = False
-    """Whether the result may take the place of kappa, where their types agree: nobody needs kappa any more."""
+    """Whether the result may take the place of kappa, where their types agree: nobody needs
+    kappa any more."""
     out_side: Tensor | None = None
     """This parameter's own factors for the edges that enter a node."""
 
@@ -162,10 +170,12 @@ def whiten_and_keep(
     dtype: torch.dtype,
     log_sizes: Sequence[float | None] = (),
 ) -> tuple[list[Tensor | Outer], PreparedWhiten | None, set[int]]:
-    """The same; the call that did it, None where torch did; and the numbers of the results that have their size.
+    """The same; the call that did it, None where torch did.
 
-    log_sizes: for each result the mean of its logarithms that one more factor is to give it, or None. Only the kernel
-    does that, and only where there is such a mean.
+    And the numbers of the results that have their size.
+
+    log_sizes: for each result the mean of its logarithms that one more factor is to give it, or
+    None. Only the kernel does that, and only where there is such a mean.
     """
     kappas = [t for r in requests for t in _tensors(r.kappa)]
     others = *(sides or ()), *(r.out_side for r in requests)
@@ -185,8 +195,8 @@ def whiten_and_keep(
 class PreparedWhiten:
     """The kernel's arguments for some parameters, and its results.
 
-    They may serve again with other numbers of the same shapes: for a small net, to prepare a call takes longer than
-    the call. Every tensor that is handed over is looked at in every call.
+    They may serve again with other numbers of the same shapes: for a small net, to prepare a call
+    takes longer than the call. Every tensor that is handed over is looked at in every call.
     """
 
     def __init__(
@@ -205,13 +215,17 @@ class PreparedWhiten:
         self._kinds = [_kinds(r.kappa) for r in requests]
         given = [[t.data_ptr() for t in _tensors(r.kappa)] for r in requests]
         taken = [[at for at in (j.kappa, j.column_kappa) if at is not None] for j in self._jobs]
-        # A kappa that had to be written out, or nodes with factors of their own: prepared anew each time.
+        # A kappa that had to be written out, or nodes with factors of their own: prepared anew each
+        # time.
         # So are kappas whose places the results have taken.
         own = any(r.out_side is not None or r.overwrites(dtype) for r in requests)
         self.may_serve = given == taken and not own
 
     def serves(self, kappas: Sequence[Tensor | Outer], sides: Factors | None) -> bool:
-        """Put these in the places of the kappas where they have their types and sizes; False if they have not."""
+        """Put these in the places of the kappas where they have their types and sizes.
+
+        False if they have not.
+        """
         nodes = None if sides is None else len(sides[0])
         tensors = [t for kappa in kappas for t in _tensors(kappa)]
         if (
@@ -235,9 +249,12 @@ class PreparedWhiten:
     def run(
         self, sides: Factors | None, scale: float, log_sizes: Sequence[float | None] = ()
     ) -> tuple[set[int], set[int]]:
-        """Write the results; returns the numbers of those that the range of `dtype` lost, and of those with a size.
+        """Write the results; returns the numbers of those lost, and of those with a size.
 
-        The kappas are then forgotten (those of convolutions are as large as their weights): `serves` puts in others.
+        Lost is what the range of `dtype` cannot hold.
+
+        The kappas are then forgotten (those of convolutions are as large as their weights):
+        `serves` puts in others.
         """
         if not self._has_kappas:
             raise RuntimeError("the kappas of this call have been used: give it others by `serves`")
@@ -266,7 +283,10 @@ def _kinds(kappa: Tensor | Outer) -> list[tuple[torch.dtype, int]]:
 def _prepare(
     r: WhitenRequest, count: int | None, dtype: torch.dtype, held: list[Tensor]
 ) -> tuple[tuple[Any, ...], Tensor | Outer]:
-    """A job for the kernel, and the room for its result. count: of the nodes, None where they have no factors."""
+    """A job for the kernel, and the room for its result.
+
+    Count: of the nodes, None where they have no factors.
+    """
     lines, kappa = r.lines, r.kappa
     nodes: tuple[int | None, ...] = (None,) * 5
     varies = (False, False)
@@ -316,7 +336,10 @@ def _room(last: Tensor | Outer | None, shape: tuple[int, int], dtype: torch.dtyp
 
 
 def by_torch(r: WhitenRequest, sides: Factors | None, scale: float, dtype: torch.dtype) -> Tensor:
-    """`whiten` of one request in torch alone: in float64, rounded once, nothing kept as an outer product."""
+    """`whiten` of one request in torch alone.
+
+    In float64, rounded once, nothing kept as an outer product.
+    """
     kappa = (
         r.kappa.double() if isinstance(r.kappa, Tensor) else r.kappa.rows.double() * r.kappa.columns
     )

@@ -1,4 +1,7 @@
-"""Forks after the kernel has used threads; run as a program, because what else a process has done matters here."""
+"""Forks after the kernel has used threads.
+
+Run as a program, because what else a process has done matters here.
+"""
 
 from __future__ import annotations
 

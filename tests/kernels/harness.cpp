@@ -10,7 +10,6 @@
 #include "correct_direction.h"
 #include "cross_entropy.h"
 #include "entry.h"
-#include "flow_sides.h"
 #include "follow_directions.h"
 #include "linear_sweep.h"
 #include "mean_log.h"

@@ -1,4 +1,7 @@
-"""Operands that change what they are between two calls: the prepared arguments of the kernel may not outlive it."""
+"""Operands that change what they are between two calls.
+
+The prepared arguments of the kernel may not outlive it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch import Tensor
 import pathsgd
 from pathsgd.kernels import native
 from pathsgd.kernels.update import ADAM, GRADIENT, Operands, Update, UpdateRule
-from pathsgd.kernels.whiten import Lines, Outer, Whitening, dense, whiten, whiten_and_keep
+from pathsgd.kernels.whiten import Lines, Outer, WhitenRequest, dense, whiten, whiten_and_keep
 from support.kernels import BACKENDS, NATIVE
 
 RULE = UpdateRule(ADAM, betas=(0.9, 0.99), eps=1e-3)
@@ -68,7 +71,7 @@ def change(o: Operands, family: str, how: Callable[[Tensor], Tensor]) -> None:
 def steps(
     family: str, how: Callable[[Tensor], Tensor], at: int, fused: bool
 ) -> tuple[list[Tensor], list[list[float]]]:
-    """Parameters and moments after three steps, before the one numbered `at` of which an operand was changed."""
+    """Parameters and moments after three steps; an operand is changed before step `at`."""
     o = operands()
     gradients, update, squares = o.gradients, None, []
     for step in range(1, STEPS + 1):
@@ -188,7 +191,9 @@ def test_a_whitening_reads_numbers_and_not_memory(
         rows, columns = torch.rand(5, 1), torch.rand(1, 4)
         kappa = Outer(rows, columns) if form == "outer" else rows * columns
         sides = torch.rand(6, dtype=torch.float64), torch.rand(6, dtype=torch.float64)
-        expected = dense(whiten([Whitening(kappa, lines)], sides, 2.0, torch.float32)[0]).clone()
+        expected = dense(
+            whiten([WhitenRequest(kappa, lines)], sides, 2.0, torch.float32)[0]
+        ).clone()
         if step == at and operand == "kappa":
             kappa = Outer(how(rows), columns) if isinstance(kappa, Outer) else how(kappa)
         if step == at and operand == "sides":
@@ -200,7 +205,9 @@ def test_a_whitening_reads_numbers_and_not_memory(
         if call is not None and call.serves([kappa], sides):
             assert not call.run(sides, 2.0)[0]
         else:
-            results, call, _ = whiten_and_keep([Whitening(kappa, lines)], sides, 2.0, torch.float32)
+            results, call, _ = whiten_and_keep(
+                [WhitenRequest(kappa, lines)], sides, 2.0, torch.float32
+            )
         torch.testing.assert_close(dense(results[0]), expected)
 
 

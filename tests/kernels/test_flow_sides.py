@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pathsgd.kernels.flow_sides import flow_sides
+from pathsgd.kernels.whiten import flow_sides
 
 numbers = st.one_of(st.just(0.0), st.floats(1e-300, 1e10))
 

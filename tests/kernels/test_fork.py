@@ -1,4 +1,7 @@
-"""After a fork the parent's threads are gone: the kernel must neither wait for them nor give other results."""
+"""After a fork the parent's threads are gone.
+
+The kernel must neither wait for them nor give other results.
+"""
 
 from __future__ import annotations
 

@@ -100,7 +100,10 @@ def test_a_missing_thread_library_means_one_thread(monkeypatch: pytest.MonkeyPat
 
 
 def test_no_second_openmp_runtime_is_loaded() -> None:
-    """Threads come from the runtime that torch has loaded: a second pool would fight it for the processor."""
+    """Threads come from the runtime that torch has loaded.
+
+    A second pool would fight it for the processor.
+    """
     program = """
 import torch, pathsgd.nn
 runtimes = lambda: {line.split()[-1] for line in open("/proc/self/maps") if "omp" in line}

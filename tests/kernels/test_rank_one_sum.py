@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pathsgd.kernels.fallback.rank_one_sum import certified_powers, dominant, prefix_sums
-from pathsgd.kernels.rank_one_sum import rank_one_sum
+from pathsgd.kernels.rank_one_sum import certified_powers, dominant, prefix_sums, rank_one_sum
 
 DOUBLE = torch.float64
 

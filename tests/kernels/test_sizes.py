@@ -9,12 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pathsgd.kernels.whiten import Lines, Outer, Whitening, dense, whiten, whiten_and_keep
+from pathsgd.kernels.whiten import Lines, Outer, WhitenRequest, dense, whiten, whiten_and_keep
 
 
 def mean_log(values: torch.Tensor) -> float:
     numbers = values.reshape(-1).tolist()
     return math.fsum(math.log(v) for v in numbers) / len(numbers)
+
+
+def narrowed(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return values.clamp(max=torch.finfo(dtype).max).to(dtype).double()
 
 
 @settings(max_examples=60)
@@ -37,34 +41,39 @@ def test_one_factor_gives_the_size(
     dtype: torch.dtype,
     seed: int,
 ) -> None:
+    """w = 1/sqrt(kappa), times the one factor that takes its mean logarithm to `size`.
+
+    The mean is that of w in float64. Where float32 ends, the product is written as the largest
+    number of float32, or as 0 below the smallest normal one; an outer product is written out as a
+    matrix, without a size, where an entry is larger than that or one of its factors spans more than
+    1e30. In float32 the logarithm of the factor is rounded to a millionth.
+    """
     torch.manual_seed(seed)
     high, wide = ((spread * torch.randn(n, dtype=torch.float64)).exp() for n in (rows, columns))
-    kappa: torch.Tensor | Outer = torch.outer(high, wide)
-    if form == "outer":
-        kappa = Outer(high[:, None].contiguous(), wide[None, :].contiguous())
-    elif form != "matrix":
-        kappa = high[:, None].contiguous() if form == "rows" else wide[None, :].contiguous()
-    wanted = [Whitening(kappa, Lines(rows, columns))]
-    plain = dense(whiten(wanted, None, 1.0, dtype)[0]).clone().double()
+    high, wide = high[:, None].contiguous(), wide[None, :].contiguous()
+    forms: dict[str, torch.Tensor | Outer] = {
+        "matrix": high * wide,
+        "rows": high,
+        "columns": wide,
+        "outer": Outer(high, wide),
+    }
+    kappa = forms[form]
+    exact = dense(kappa).rsqrt()
+    close = {"rtol": 1e-5 if dtype is torch.float32 else 1e-12, "atol": torch.finfo(dtype).tiny}
+    wanted = [WhitenRequest(kappa, Lines(rows, columns))]
     results, call, sized = whiten_and_keep(wanted, None, 1.0, dtype, [size])
+    found = dense(results[0]).double()
     if call is None:
         assert not sized
-        torch.testing.assert_close(dense(results[0]).double(), plain, rtol=1e-6, atol=0)
+        torch.testing.assert_close(found, narrowed(exact, dtype), **close)
         return
     assert sized == {0}
-    found = dense(results[0]).double()
-    factor = math.exp(size - mean_log(plain))
-    expected = (plain * factor).clamp(max=torch.finfo(dtype).max)
-    torch.testing.assert_close(
-        found,
-        expected,
-        rtol=1e-5 if dtype is torch.float32 else 1e-12,
-        atol=torch.finfo(dtype).tiny,
-    )
-    if not call.serves([kappa], None):  # it was written out
-        return
-    assert call.run(None, 1.0)[1] == set()  # once more without a size
-    torch.testing.assert_close(dense(results[0]).double(), plain, rtol=1e-6, atol=0)
+    expected = exact * math.exp(size - mean_log(exact))
+    torch.testing.assert_close(found, narrowed(expected, dtype), **close)
+    if call.serves([kappa], None):  # not so where it was written out
+        assert call.run(None, 1.0)[1] == set()  # once more without a size
+        found = dense(results[0]).double()
+        torch.testing.assert_close(found, narrowed(exact, dtype), **close)
 
 
 @pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
@@ -72,8 +81,8 @@ def test_one_factor_gives_the_size(
 def test_without_a_mean_there_is_no_size(kernel: str, value: float, columns: int) -> None:
     kappa = torch.rand(2, columns, dtype=torch.float64) + 0.5
     kappa[1, columns // 2] = value
-    plain = whiten([Whitening(kappa, Lines(2, columns))], None, 1.0, torch.float32)[0].clone()  # type: ignore[union-attr]
+    plain = whiten([WhitenRequest(kappa, Lines(2, columns))], None, 1.0, torch.float32)[0].clone()  # type: ignore[union-attr]
     results, _, sized = whiten_and_keep(
-        [Whitening(kappa, Lines(2, columns))], None, 1.0, torch.float32, [0.5]
+        [WhitenRequest(kappa, Lines(2, columns))], None, 1.0, torch.float32, [0.5]
     )
     assert not sized and torch.equal(dense(results[0]), plain)

@@ -53,7 +53,8 @@ def test_equals_the_recurrence(
     expected = recurrence(w, u, v, steps, every_step, 1 / root)
     for a, b in zip(found, expected):
         assert a.dtype == kind[1]
-        # Everything is positive: rounding errors grow with the number of steps only, entry by entry.
+        # Everything is positive: rounding errors grow with the number of steps only, entry by
+        # entry.
         torch.testing.assert_close(
             a.double(), b, rtol=(1e-6 if kind[1] == torch.float32 else 1e-14) * (steps + 20), atol=0
         )
@@ -71,7 +72,10 @@ def test_two_threads(hidden: int, kernel: str) -> None:
 
 
 def test_scaling_keeps_long_sequences_finite(kernel: str) -> None:
-    """A He-initialised net overflows float32 within 150 steps; divided by its Perron root it stays finite."""
+    """A He-initialised net overflows float32 within 150 steps.
+
+    Divided by its Perron root it stays finite.
+    """
     torch.manual_seed(0)
     w = torch.randn(100, 100) * 0.2**0.5
     root = torch.linalg.eigvals(w.double().square()).abs().max().item()

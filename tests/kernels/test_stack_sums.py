@@ -1,4 +1,4 @@
-"""Sums over a stack of recurrent layers in one native call, against the same in torch's operations."""
+"""Sums over a stack of recurrent layers in one native call, against torch's operations."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pathsgd.kernels.whiten import Lines, Outer, Whitening, whiten
+from pathsgd.kernels.whiten import Lines, Outer, WhitenRequest, whiten
 
 NODES = torch.tensor([1, 2, 3, 4, 5, 6, 7])
 LINES = {
@@ -61,8 +61,10 @@ def test_every_form_of_kappa(kernel, lines: Lines, form: str, dtypes) -> None:
     kappa = kappas[form]
     sides = torch.rand(8, dtype=torch.float64), torch.rand(8, dtype=torch.float64)
     # Several at once, with room from an earlier call or without.
-    (first,) = whiten([Whitening(kappa, lines)], sides, 4.0, dtypes[1])
-    again = whiten([Whitening(kappa, lines), Whitening(kappa, lines, first)], sides, 4.0, dtypes[1])
+    (first,) = whiten([WhitenRequest(kappa, lines)], sides, 4.0, dtypes[1])
+    again = whiten(
+        [WhitenRequest(kappa, lines), WhitenRequest(kappa, lines, first)], sides, 4.0, dtypes[1]
+    )
     wanted = expected(
         kappa.rows.double() * kappa.columns.double() if isinstance(kappa, Outer) else kappa,
         lines, sides, 4.0, torch.finfo(dtypes[1]).max,
@@ -76,7 +78,7 @@ def test_every_form_of_kappa(kernel, lines: Lines, form: str, dtypes) -> None:
 
 def test_nothing_is_infinite(kernel) -> None:
     kappa = torch.full((3, 2), 1e-38)
-    (found,) = whiten([Whitening(kappa, Lines(3, 2))], None, 1e300, torch.float32)
+    (found,) = whiten([WhitenRequest(kappa, Lines(3, 2))], None, 1e300, torch.float32)
     assert bool(torch.as_tensor(found).isfinite().all())
 
 
@@ -87,6 +89,6 @@ def test_an_outer_product_that_would_not_fit_is_written_out(kernel) -> None:
     )
     lines = Lines(2, 2, 1, row_out=NODES[:2].clone(), column_into=NODES[:2].clone())
     sides = torch.ones(8, dtype=torch.float64), torch.ones(8, dtype=torch.float64)
-    (found,) = whiten([Whitening(Outer(rows, columns), lines)], sides, 1.0, torch.float32)
+    (found,) = whiten([WhitenRequest(Outer(rows, columns), lines)], sides, 1.0, torch.float32)
     assert isinstance(found, Tensor)
     torch.testing.assert_close(found.double(), (1 / rows.sqrt()).expand(2, 2), rtol=1e-6, atol=0)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import pathsgd
 from pathsgd.kernels.native import load
-from pathsgd.kernels.whiten import Lines, Outer, Whitening, dense, whiten_and_keep
+from pathsgd.kernels.whiten import Lines, Outer, WhitenRequest, dense, whiten_and_keep
 from pathsgd.metric.choice import PAPER, Metric
 from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.whitening import whitenings
@@ -91,7 +91,7 @@ def test_another_net_is_not_served() -> None:
 def test_the_border_looks_at_every_kappa_again() -> None:
     lines = Lines(3, 4)
     kappa = torch.rand(3, 4, dtype=torch.float64) + 1
-    _, call, _ = whiten_and_keep([Whitening(kappa, lines)], None, 1.0, torch.float32)
+    _, call, _ = whiten_and_keep([WhitenRequest(kappa, lines)], None, 1.0, torch.float32)
     assert call is not None
     sides = torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
     assert call.serves([kappa + 1], None)

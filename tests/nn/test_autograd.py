@@ -1,4 +1,7 @@
-"""The layer as a node of autograd's graph: its derivatives, their derivatives, what it keeps and what it refuses."""
+"""The layer as a node of autograd's graph.
+
+Its derivatives, their derivatives, what it keeps and what it refuses.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,10 @@ def test_the_two_biases_do_not_share_memory(kernel: str) -> None:
 
 
 def test_a_loss_on_the_last_state_builds_no_gradient_over_time(kernel: str) -> None:
-    """The backward pass gets nothing for the states of every step: no (T, B, H) tensor of zeros exists."""
+    """The backward pass gets nothing for the states of every step.
+
+    No (T, B, H) tensor of zeros exists.
+    """
     seen: list[Tensor | None] = []
 
     class Watched(ReluLayer):
@@ -116,7 +122,10 @@ def test_a_loss_on_the_last_state_builds_no_gradient_over_time(kernel: str) -> N
 
 
 def test_an_output_changed_in_place_is_refused(kernel: str) -> None:
-    """The states are kept for the backward pass; a changed one must not give silently wrong gradients."""
+    """The states are kept for the backward pass.
+
+    A changed one must not give silently wrong gradients.
+    """
     output, _ = pathsgd.nn.RNN(2, 5, nonlinearity="relu")(torch.rand(3, 2, 2))
     output.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

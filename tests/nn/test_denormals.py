@@ -1,4 +1,7 @@
-"""Denormal numbers count as zero in the kernel: it computes what torch does after torch.set_flush_denormal(True)."""
+"""Denormal numbers count as zero in the kernel.
+
+It computes what torch does after torch.set_flush_denormal(True).
+"""
 
 from __future__ import annotations
 

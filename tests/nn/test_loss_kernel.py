@@ -78,7 +78,8 @@ def whole(
 def assert_near(found: list[Tensor], expected: list[Tensor], relative: float) -> None:
     for one, other in zip(found, expected, strict=True):
         largest = other.abs().max().item()
-        # Rounding errors are those of logits and of probabilities near 1, whatever little the result is.
+        # Rounding errors are those of logits and of probabilities near 1, whatever little the
+        # result is.
         torch.testing.assert_close(
             one.double(), other.double(), rtol=0, atol=relative * max(largest, 0.1)
         )
@@ -156,7 +157,8 @@ def test_what_is_not_finite_goes_where_torch_lets_it_go(
     assert_torchs_loss(h, weight, bias, target, "sum")
 
 
-# Torch's chunked loop multiplies an ignored row's loss by zero and divides by the number of rows though it be none;
+# Torch's chunked loop multiplies an ignored row's loss by zero and divides by the number of rows
+# though it be none;
 # only the kernels do what F.cross_entropy does.
 
 

@@ -1,4 +1,4 @@
-"""The routes of nets with many units, where every sequence and every unit skips its own zeros, against torch.nn.RNN."""
+"""Nets with many units, whose sequences and units skip their zeros, against torch.nn.RNN."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ def example(**changes: Any) -> dict[str, Any]:
 
 
 def test_threads_change_no_bit(kernel: str, two_threads: None) -> None:
-    """Each sum is taken in the order of its terms, by one thread; only those of biases are shared."""
+    """Each sum is taken in the order of its terms, by one thread.
+
+    Only those of biases are shared.
+    """
     (_, ours), data = modules_and_data(example())
     names = ["output", "h_n", "x", "h0", *(name for name, _ in ours.named_parameters())]
     by_two = dict(zip(names, results(ours, data, "both"), strict=True))

@@ -1,4 +1,7 @@
-"""pathsgd.nn.RNN as a module: construction, state and copies as of torch.nn.RNN; models turned into it and back."""
+"""pathsgd.nn.RNN as a module: construction, state and copies as of torch.nn.RNN.
+
+Models turned into it and back.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""pathsgd.nn.RNN against torch.nn.RNN: outputs and every gradient, over random settings and shapes."""
+"""pathsgd.nn.RNN against torch.nn.RNN.
+
+Outputs and every gradient, over random settings and shapes.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +147,7 @@ def test_infinity_times_an_inactive_unit_is_not_a_number(kernel: str, where: str
 
 @pytest.mark.parametrize("hidden", [7, 40, 300])
 def test_units_that_fall_silent_and_wake(kernel: str, hidden: int) -> None:
-    """Nearly all units active, then few, then none, then all again, and differently in each sequence."""
+    """Nearly all units active, then few, then none, then all again, other ones in each sequence."""
     torch.manual_seed(2)
     theirs, ours = build(small(hidden_size=hidden, input_size=1, batch=10, steps=80))
     data = make_data(small(hidden_size=hidden, input_size=1, batch=10, steps=80))

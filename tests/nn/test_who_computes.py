@@ -1,4 +1,7 @@
-"""Where the fused path steps back: modes, transforms, export and scripting get torch's own operation and results."""
+"""Where the fused path steps back.
+
+Modes, transforms, export and scripting get torch's own operation and results.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pathsgd import Metric
 from pathsgd.arithmetic.recurrence import perron_root
 from pathsgd.kernels import native
-from pathsgd.kernels.fallback.squared_sequences import constant_input_states
+from pathsgd.kernels.squared_sequences import constant_input_states
 from pathsgd.metric.geometry import Geometry, measure
 from pathsgd.metric.whitening import inverse_metric, path_flow
 from pathsgd.network.record.record import record

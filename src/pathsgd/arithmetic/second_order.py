@@ -6,7 +6,7 @@ Glossary: A >= 0 (H, H); before[t] = h_t, t = 0..T-1; delta[t] = delta_{t+1}; bo
 that opposite powers cancel; ratios[t] = r_{t+1}. Exactly, S takes T products of H x H
 (`exact_sum`). Two kinds of matrices take a
 few: those near a multiple of the identity (near_identity.py), and those with a spectral gap
-(kernels/fallback/rank_one_sum.py). Whatever is neither takes the exact route. All numbers are
+(kernels/rank_one_sum.py). Whatever is neither takes the exact route. All numbers are
 nonnegative, so that nothing cancels in any of the three.
 """
 

@@ -6,14 +6,15 @@ import ctypes
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pathsgd.kernels import native
-from pathsgd.kernels.fallback import cross_entropy as fallback
 from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
 CLASSES_PER_THREAD = 384
-"""The kernel shares out classes: with several threads and fewer of them than this for each, torch does better."""
+"""The kernel shares out classes: with several threads and fewer of them than this for each,
+torch does better."""
 
 
 class CrossEntropyCall(ctypes.Structure):
@@ -51,15 +52,14 @@ def cross_entropy(
     chunk: int,
     needs: tuple[bool, bool, bool],
 ) -> CrossEntropy:
-    """Sum or mean of F.cross_entropy(F.linear(rows, weight, bias), target) over the rows not ignored.
+    """Sum or mean of F.cross_entropy(F.linear(rows, weight, bias), target), ignored rows left out.
 
-    rows (R, I), weight (C, I), bias (C) or None, target (R) int64; chunk: rows of logits held at a time; needs: which
-    gradients of rows, weight and bias are wanted. A target that is no class raises an IndexError.
+    rows (R, I), weight (C, I), bias (C) or None, target (R) int64; chunk: rows of logits held at a
+    time; needs: which gradients of rows, weight and bias are wanted. A target that is no class
+    raises an IndexError.
     """
     if not native.accepts(rows, weight, bias) or not native.is_plain(target):
-        return CrossEntropy(
-            *fallback.cross_entropy(rows, weight, bias, target, mean, ignore_index, chunk, needs)
-        )
+        return CrossEntropy(*by_torch(rows, weight, bias, target, mean, ignore_index, chunk, needs))
     given = [None if t is None else t.detach().contiguous() for t in (rows, weight, bias)]
     wanted = [
         None if t is None or not need else torch.empty_like(t) for t, need in zip(given, needs)
@@ -79,3 +79,43 @@ def cross_entropy(
         wrong = target[(target != ignore_index) & ((target < 0) | (target >= classes))][0]
         raise IndexError(f"Target {int(wrong)} is out of bounds.") from None  # in torch's words
     return CrossEntropy(rows.new_tensor(arguments.loss), *wanted)
+
+
+def by_torch(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    mean: bool,
+    ignore_index: int,
+    chunk: int,
+    needs: tuple[bool, bool, bool],
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """The loss and its gradients."""
+    given = [None if t is None else t.detach() for t in (rows, weight, bias)]
+    gradients = [
+        None if t is None or not need else torch.zeros_like(t) for t, need in zip(given, needs)
+    ]
+    counted = (target != ignore_index).sum()
+    total = rows.new_zeros(())
+    for first in range(0, rows.shape[0], chunk):
+        part = slice(first, first + chunk)
+        own = [
+            None if t is None else t.requires_grad_(need)
+            for t, need in zip((rows.detach()[part], *given[1:]), needs)
+        ]
+        with torch.enable_grad():
+            logits = F.linear(own[0], own[1], own[2])  # type: ignore[arg-type]
+            loss = F.cross_entropy(logits, target[part], reduction="sum", ignore_index=ignore_index)
+            loss = loss / counted if mean else loss
+        total = total + loss.detach()
+        asked = [t for t in own if t is not None and t.requires_grad]
+        found = iter(torch.autograd.grad(loss, asked) if asked else ())
+        for i, t in enumerate(own):
+            if t is not None and t.requires_grad:
+                gradient = next(found)
+                if i == 0:
+                    gradients[0][part] = gradient  # type: ignore[index]
+                else:
+                    gradients[i] += gradient  # type: ignore[operator]
+    return total, *gradients  # type: ignore[return-value]

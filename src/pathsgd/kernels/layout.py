@@ -1,8 +1,9 @@
 """How the steps of a sequence lie in memory, padded and packed alike.
 
-Every array over time is (all rows, features): the rows of step t follow those of step t-1, and row r belongs to the
-same sequence at every step. A padded batch has `batch` rows at each step; a packed one has fewer as sequences end.
-"Before" and "after" follow the direction of the layer: a reversed layer walks from the last step to the first.
+Every array over time is (all rows, features): the rows of step t follow those of step t-1, and row
+r belongs to the same sequence at every step. A padded batch has `batch` rows at each step; a packed
+one has fewer as sequences end. "Before" and "after" follow the direction of the layer: a reversed
+layer walks from the last step to the first.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Layout(NamedTuple):
     steps: int
     batch: int
     starts: Tensor | None = None
-    """First row of each step and the number of all rows, (steps + 1,) int64; None for padded sequences."""
+    """First row of each step and the number of all rows, (steps + 1,) int64; None for padded
+    sequences."""
 
     @classmethod
     def packed(cls, batch_sizes: Tensor) -> Layout:
@@ -44,7 +46,10 @@ class Layout(NamedTuple):
         return [self.batch] * self.steps if self.starts is None else self.starts.diff().tolist()
 
     def rows(self) -> tuple[int, ...]:
-        """Shape of an array over time before its last dimension: (steps, batch), or (all rows,) when packed."""
+        """Shape of an array over time before its last dimension.
+
+        (steps, batch), or (all rows,) when packed.
+        """
         return (self.steps, self.batch) if self.starts is None else (int(self.starts[-1]),)
 
     def shape(self, hidden: int, inputs: int, direction: int) -> Shape:
@@ -58,7 +63,8 @@ class Layout(NamedTuple):
 class Visit(NamedTuple):
     """One step, as a walk over the layout meets it.
 
-    Its first `continued` rows exist in step `before` too, its first `continuing` rows in step `after`.
+    Its first `continued` rows exist in step `before` too, its first `continuing` rows in step
+    `after`.
     """
 
     now: int

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from pathsgd.kernels import native
-from pathsgd.kernels.fallback import linear_sweep as fallback
 from pathsgd.kernels.native import INT, POINTER, address, fields
 
 
@@ -27,9 +26,12 @@ def linear_sweep(
     *,
     backwards: bool = False,
 ) -> Tensor:
-    """m_t = r_t A m_{t-1} + u_t from m_0 = start; backwards: m_t = r_t A m_{t+1} + u_t from m_{T+1} = start.
+    """m_t = r_t A m_{t-1} + u_t from m_0 = start.
 
-    A (H, H), u and the result (T, B, H), start (B, H) or None for zero, ratios r (T,) in float64 or None for ones.
+    Backwards: m_t = r_t A m_{t+1} + u_t from m_{T+1} = start.
+
+    A (H, H), u and the result (T, B, H), start (B, H) or None for zero, ratios r (T,) in float64 or
+    None for ones.
     """
     steps, rows, hidden = u.shape
     if A.shape != (hidden, hidden) or (start is not None and start.shape != (rows, hidden)):
@@ -48,7 +50,7 @@ def linear_sweep(
         or not native.accepts(*tensors, ratios)
         or any(t.dtype is not dtype for t in tensors)
     ):
-        return fallback.linear_sweep(A, u, start, ratios, backwards=backwards)
+        return by_torch(A, u, start, ratios, backwards=backwards)
     transposed = not A.is_contiguous() and A.t().is_contiguous()
     A, u = (A.t() if transposed else A).contiguous(), u.contiguous()
     start, ratios = (t if t is None else t.detach().contiguous() for t in (start, ratios))
@@ -62,4 +64,21 @@ def linear_sweep(
         address(m, dtype, steps, rows, hidden),
     )
     native.call("linear_sweep", arguments, dtype)
+    return m
+
+
+def by_torch(
+    A: Tensor, u: Tensor, start: Tensor | None, ratios: Tensor | None, *, backwards: bool
+) -> Tensor:
+    """`linear_sweep` in torch alone."""
+    m = torch.empty_like(u)
+    before, At = start, A.t()
+    factors = [1.0] * len(u) if ratios is None else ratios.cpu().tolist()
+    order = reversed(range(len(u))) if backwards else range(len(u))
+    for t in order:
+        before = (
+            m[t].copy_(u[t])
+            if before is None
+            else torch.addmm(u[t], before, At, alpha=factors[t], out=m[t])
+        )
     return m

@@ -1,11 +1,13 @@
-"""The compiled kernels: found and loaded once, the tensors they may take, and the one way to call them.
+"""The compiled kernels: found and loaded once, what they may take, and the one way to call them.
 
-The build makes up to four small libraries beside this file: `kernel_generic`, `kernel_avx2` and `kernel_avx512` from
-one source, and `threads`, which lends the kernels torch's own OpenMP threads. Each may be missing. Without a kernel
-torch does the work; without `threads` a kernel uses one thread.
+The build makes up to four small libraries beside this file: `kernel_generic`, `kernel_avx2` and
+`kernel_avx512` from one source, and `threads`, which lends the kernels torch's own OpenMP threads.
+Each may be missing. Without a kernel torch does the work; without `threads` a kernel uses one
+thread.
 
-An operation asks `accepts` whether the kernel may have these tensors, gives each of them to `address` with the dtype
-and shape that the kernel will take it for, and calls the kernel by `call`. Nothing else hands out a pointer.
+An operation asks `accepts` whether the kernel may have these tensors, gives each of them to
+`address` with the dtype and shape that the kernel will take it for, and calls the kernel by `call`.
+Nothing else hands out a pointer.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class Loaded(NamedTuple):
 def choose(forced: str | None, level: int, built: dict[str, str]) -> tuple[str, str]:
     """Name and reason of the kernel to use.
 
-    forced: value of the environment variable, or None; level: what the processor supports (position in KERNELS);
+    forced: value of the environment variable, or None; level: what the processor supports (position
+    in KERNELS);
     built: kernel name -> "" when it can be loaded, else why not.
     """
     if forced == "0":
@@ -117,7 +120,8 @@ def load() -> Loaded:
     """The kernel for this process. PATHSGD_NATIVE=0|generic|avx2|avx512 overrides the choice."""
     opened = {name: _open(f"kernel_{name}") for name in KERNELS}
     generic = opened["generic"][0]
-    # Opening a library runs none of its vector code, so the generic one may be asked before any is chosen.
+    # Opening a library runs none of its vector code, so the generic one may be asked before any is
+    # chosen.
     level = int(generic.pathsgd_processor_level()) if generic is not None else 0
     forced = os.environ.get(ENVIRONMENT_VARIABLE) or None
     name, reason = choose(
@@ -167,8 +171,8 @@ def fields(kind: type, names: str) -> list[tuple[str, type]]:
 def is_plain(t: Tensor) -> bool:
     """Whether the numbers of a tensor are those in its memory: dense, on the CPU, read as they are.
 
-    A subclass, another device or layout, a view that torch negates or conjugates on reading, a fake tensor, the
-    wrapper of a transform and memory that was given away are left to torch.
+    A subclass, another device or layout, a view that torch negates or conjugates on reading, a fake
+    tensor, the wrapper of a transform and memory that was given away are left to torch.
     """
     if type(t) not in PLAIN_TENSORS or not t.is_cpu or t.layout is not torch.strided:
         return False
@@ -179,7 +183,9 @@ def is_plain(t: Tensor) -> bool:
 
 
 def accepts(*tensors: Tensor | None, dtype: torch.dtype | None = None) -> bool:
-    """Whether there is a kernel for these tensors: plain ones of float32 or float64, all of `dtype` if it is given.
+    """Whether there is a kernel for these tensors.
+
+    Plain ones of float32 or float64, all of `dtype` if it is given.
 
     Every operation asks this of all its operands at every call.
     """
@@ -197,7 +203,7 @@ _type_and_shape = operator.attrgetter("dtype", "shape")
 
 
 def seen(tensors: Sequence[Tensor]) -> list[Any]:
-    """What a kernel relies on in tensors that it has accepted, in order to be compared before they are used again."""
+    """What a kernel relies on in tensors it has accepted; compare before they are used again."""
     try:
         places = map(Tensor.data_ptr, tensors), map(Tensor.stride, tensors)
         return [*zip(*places, map(Tensor.is_neg, tensors), map(_type_and_shape, tensors))]
@@ -206,7 +212,10 @@ def seen(tensors: Sequence[Tensor]) -> list[Any]:
 
 
 def address(tensor: Tensor | None, dtype: torch.dtype, *shape: int, offset: int = 0) -> int | None:
-    """Where the entry at `offset` of a dense CPU tensor of this dtype and shape lies; None for no tensor."""
+    """Where the entry at `offset` of a dense CPU tensor of this dtype and shape lies.
+
+    None for no tensor.
+    """
     if tensor is None:
         return None
     if (

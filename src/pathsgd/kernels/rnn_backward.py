@@ -1,4 +1,12 @@
-"""One direction of one ReLU layer, backward: gradients of what rnn_forward.py computes, whose shapes these are."""
+"""One direction of one ReLU layer, backward.
+
+Gradients of what rnn_forward.py computes, whose shapes these are.
+
+By torch: dz_t = [h_t > 0] * (dout_t + dz_after W_rec), step by step.
+
+Backpropagation by hand, with in-place operations and one product per weight, spares the graph of
+torch.nn.RNN, which has a dozen nodes per step.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +14,20 @@ import ctypes
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from pathsgd.kernels import native
-from pathsgd.kernels.fallback import rnn_backward as fallback
-from pathsgd.kernels.layout import Layout, Shape
+from pathsgd.kernels.layout import Layout, Shape, columns, first_rows, walk
 from pathsgd.kernels.native import INT, POINTER, address, fields
 from pathsgd.kernels.recurrent_gradient import recurrent_gradient
 
 SMALL_INPUTS = 16
-"""Up to this many inputs, dW_in is summed in the sweep over time; beyond, one product does it better."""
+"""Up to this many inputs, dW_in is summed in the sweep over time; beyond, one product does it
+better."""
 SMALL_HIDDEN = 256
-"""Up to this many units, dW_rec is summed in the sweep over time; beyond, a pass of its own does it better."""
+"""Up to this many units, dW_rec is summed in the sweep over time; beyond, a pass of its own does
+it better."""
 
 
 class RnnBackwardCall(ctypes.Structure):
@@ -68,9 +78,7 @@ def rnn_backward(
     if x.dtype not in native.C_TYPES or not native.accepts(
         d_states, d_last, x, h0, states, *weights
     ):
-        dz: Tensor | None = fallback.rnn_backward(
-            d_states, d_last, states, w_rec, layout, direction, dh0
-        )
+        dz: Tensor | None = by_torch(d_states, d_last, states, w_rec, layout, direction, dh0)
         swept = Gradients(None, dh0, None, None, None)
     else:
         dz, swept = _sweep(d_states, d_last, x, h0, states, weights, layout, direction, needs, dh0)
@@ -98,7 +106,7 @@ def _sweep(
     needs: Needs,
     dh0: Tensor | None,
 ) -> tuple[Tensor | None, Gradients]:
-    """The kernel's sweep. dz is kept only when a product after the sweep needs it, and None otherwise."""
+    """The kernel's sweep; dz is None unless a product after the sweep needs it."""
     (hidden, inputs), batch, dtype = weights[0].shape, layout.batch, x.dtype
     rows, width = layout.rows(), states.shape[-1]
     sums_rec = needs.w_rec and hidden <= SMALL_HIDDEN
@@ -127,3 +135,42 @@ def _sweep(
     )
     native.call("rnn_backward", arguments, dtype)
     return dz, Gradients(None, dh0, dw_in, dw_rec, dbias if needs.bias else None)
+
+
+def by_torch(
+    d_states: Tensor | None,
+    d_last: Tensor | None,
+    states: Tensor,
+    w_rec: Tensor,
+    layout: Layout,
+    direction: int,
+    dh0: Tensor | None,
+) -> Tensor:
+    """Gradient dz of the values inside relu, (all rows, H); fills `dh0` (B, H) when it is given."""
+    hidden, sizes = w_rec.shape[0], layout.sizes()
+    out = columns(states, direction, hidden)
+    if d_states is None:
+        dz = out.new_empty(out.shape)
+    else:
+        dz = columns(d_states, direction, hidden).clone(memory_format=torch.contiguous_format)
+    dh_n = None if d_last is None else d_last[direction]
+    activations, gradients = out.split(sizes), dz.split(sizes)
+    mask = torch.ops.aten.threshold_backward.grad_input
+    for step in reversed(list(walk(layout, direction == 1))):
+        now = gradients[step.now]
+        if step.continuing:
+            to, after = (
+                first_rows(now, step.continuing),
+                first_rows(gradients[step.after], step.continuing),
+            )
+            torch.mm(after, w_rec, out=to) if d_states is None else to.addmm_(after, w_rec)
+        if step.continuing < step.rows:
+            ending = now[step.continuing :]
+            if d_states is None:
+                ending.zero_()
+            if dh_n is not None:
+                ending += dh_n[step.continuing : step.rows]
+        mask(now, activations[step.now], 0, grad_input=now)
+        if dh0 is not None and step.continued < step.rows:
+            torch.mm(now[step.continued :], w_rec, out=dh0[step.continued : step.rows])
+    return dz

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from pathsgd.kernels import native
-from pathsgd.kernels.fallback import row_lengths as fallback
 from pathsgd.kernels.native import INT, POINTER, address, fields
 
 
@@ -18,7 +17,9 @@ class RowLengthsCall(ctypes.Structure):
 
 
 def row_lengths(p: Tensor, whitening: Tensor) -> Tensor:
-    """Sum over the entries of each row of (p / whitening)^2, those with whitening 0 left out, float64 (n,).
+    """Sum of (p / whitening)^2 over the entries of each row, float64 (n,).
+
+    Entries with whitening 0 are left out.
 
     p: (n, ...). whitening: broadcastable to its shape.
     """
@@ -31,7 +32,7 @@ def row_lengths(p: Tensor, whitening: Tensor) -> Tensor:
         or not native.accepts(p, whitening)
         or not (p.is_contiguous() and whitening.is_contiguous())
     ):
-        return fallback.row_lengths(p, whitening)
+        return by_torch(p, whitening)
     squares = torch.empty(len(p), dtype=torch.float64)
     arguments = RowLengthsCall(
         *(len(p), math.prod(p.shape[1:]), native.thread_count()),
@@ -41,3 +42,14 @@ def row_lengths(p: Tensor, whitening: Tensor) -> Tensor:
     )
     native.call("row_lengths", arguments, p.dtype)
     return squares
+
+
+def by_torch(p: Tensor, whitening: Tensor) -> Tensor:
+    """`row_lengths` in torch alone."""
+    shares = (p / whitening).masked_fill_(whitening == 0, 0.0)
+    lengths = (
+        shares.double()
+        if p.dim() == 1
+        else torch.linalg.vector_norm(shares.flatten(1), dim=1, dtype=torch.float64)
+    )
+    return lengths.square()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pathsgd.kernels import native
-from pathsgd.kernels.fallback import squared_convolution as fallback
 from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
+from pathsgd.kernels.squares import by_torch as squares_by_torch
 
 
 class SquaredConvolutionCall(ctypes.Structure):
@@ -41,13 +43,16 @@ class Sliding:
 
 
 def squared_convolution(weight: Tensor, x: Tensor, sliding: Sliding) -> tuple[Tensor, float, float]:
-    """W^2 * x; the largest entry of W^2, and its least among the entries of W that are not zero (else infinity).
+    """W^2 * x, the largest entry of W^2, and the least square of an entry that is not zero.
 
-    weight: (outputs, inputs, kernel height, kernel width). x: (inputs, height, width), of the same dtype.
+    The last is infinity where all are zero.
+
+    weight: (outputs, inputs, kernel height, kernel width). x: (inputs, height, width), of the same
+    dtype.
     """
     weight, x = weight.detach().contiguous(), x.detach().contiguous()
     if not _can(weight, x):
-        return fallback.squared_convolution(weight, x, sliding)
+        return by_torch(weight, x, sliding)
     y = x.new_empty(len(weight), *sliding.result(x.shape, weight.shape))
     arguments = _call(weight, x, sliding, y=y)
     return y, arguments.largest, arguments.least
@@ -69,9 +74,7 @@ def squared_convolution_backward(
         y_bar.detach().contiguous(),
     )
     if not _can(weight, x, y_bar):
-        return fallback.squared_convolution_backward(
-            weight, x, y_bar, sliding, into=into, wanted=wanted
-        )
+        return backward_by_torch(weight, x, y_bar, sliding, into=into, wanted=wanted)
     x_bar, kappa = (
         torch.empty_like(x) if into else None,
         torch.empty_like(weight) if wanted else None,
@@ -117,3 +120,20 @@ def _call(
     )
     native.call("squared_convolution", arguments, dtype)
     return arguments
+
+
+def by_torch(weight: Tensor, x: Tensor, sliding: Any) -> tuple[Tensor, float, float]:
+    """`squared_convolution` in torch alone."""
+    q, largest, least = squares_by_torch(weight)
+    return F.conv2d(x, q, None, sliding.stride, sliding.padding, sliding.dilation), largest, least
+
+
+def backward_by_torch(
+    weight: Tensor, x: Tensor, y_bar: Tensor, sliding: Any, *, into: bool, wanted: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """`squared_convolution_backward` in torch alone."""
+    with torch.enable_grad():
+        ends = x.detach().requires_grad_(), weight.detach().square().requires_grad_()
+        y = F.conv2d(*ends, None, sliding.stride, sliding.padding, sliding.dilation)
+    x_bar, kappa = torch.autograd.grad(y, ends, y_bar)
+    return x_bar if into else None, kappa if wanted else None

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from pathsgd.kernels import native
-from pathsgd.kernels.fallback import squared_products as fallback
 from pathsgd.kernels.native import INT, POINTER, address, fields
 
 
@@ -24,13 +23,15 @@ def squared_products(
     into: bool = True,
     out: bool = True,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """W^2 x (n,) and (W^2)^T y (m,) in float64, W (n, m) squared elementwise; x, y: float64, None for ones.
+    """W^2 x (n,) and (W^2)^T y (m,) in float64, W (n, m) squared elementwise.
+
+    x, y: float64, None for ones.
 
     into, out: whether the first and the second are wanted.
     """
     weight = weight.detach()
     if weight.dtype not in native.C_TYPES or not native.accepts(weight, x, y):
-        return fallback.squared_products(weight, x, y, into=into, out=out)
+        return by_torch(weight, x, y, into=into, out=out)
     weight, (rows, columns) = weight.contiguous(), weight.shape
     by_x = torch.empty(rows, dtype=torch.float64) if into else None
     by_y = torch.empty(columns, dtype=torch.float64) if out else None
@@ -44,3 +45,12 @@ def squared_products(
     )
     native.call("squared_products", arguments, weight.dtype)
     return by_x, by_y
+
+
+def by_torch(
+    weight: Tensor, x: Tensor | None, y: Tensor | None, *, into: bool, out: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """`squared_products` in torch alone."""
+    squared = weight.to(torch.float64).square()
+    by_x = None if not into else squared.sum(1) if x is None else squared @ x
+    return by_x, None if not out else squared.sum(0) if y is None else y @ squared

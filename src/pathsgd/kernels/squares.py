@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 
 import torch
 from torch import Tensor
 
 from pathsgd.kernels import native
-from pathsgd.kernels.fallback import squares as fallback
 from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
 
@@ -21,13 +21,15 @@ class SquaresCall(ctypes.Structure):
 
 
 def squares(weight: Tensor) -> tuple[Tensor, float, float]:
-    """w^2 in w's dtype, its largest entry, and its least among the entries of w that are not zero (else infinity).
+    """w^2 in w's dtype, its largest entry, and the least square of an entry that is not zero.
+
+    The last is infinity where all are zero.
 
     A square that vanishes although its w does not makes the last one (next to) zero.
     """
     weight = weight.detach().contiguous()
     if weight.dtype not in native.C_TYPES or not native.accepts(weight):
-        return fallback.squares(weight)
+        return by_torch(weight)
     squared = torch.empty_like(weight)
     arguments = SquaresCall(
         *(weight.numel(), native.thread_count()),
@@ -36,3 +38,11 @@ def squares(weight: Tensor) -> tuple[Tensor, float, float]:
     )
     native.call("squares", arguments, weight.dtype)
     return squared, arguments.largest, arguments.least
+
+
+def by_torch(weight: Tensor) -> tuple[Tensor, float, float]:
+    """`squares` in torch alone."""
+    squared = weight.square()
+    if not weight.numel():
+        return squared, 0.0, math.inf
+    return squared, float(squared.amax()), float(torch.where(weight != 0, squared, math.inf).amin())

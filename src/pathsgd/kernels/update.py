@@ -5,7 +5,8 @@
     d         u  |  m  |  f u + mu m  |  m / (sqrt(v) + eps)
     apply     p <- keep * p + alpha * d .* w                         (without w in the paper's form of Adam)
 
-`src/update.cpp` has the same in C. Whitenings that are constant along a dimension have stride 0 there and are never expanded.
+`src/update.cpp` has the same in C. Whitenings that are constant along a dimension have stride 0
+there and are never expanded.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from pathsgd.kernels.native import INT, POINTER, REAL, fields
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What the step of a parameter is computed in; half precision is rounded once, when the parameter is written."""
+    """What the step of a parameter is computed in.
+
+    Half precision is rounded once, when the parameter is written.
+    """
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
@@ -38,8 +42,8 @@ GRADIENT, MOMENTUM, NESTEROV, ADAM = range(4)
 class UpdateRule:
     """How a step is made of a whitened gradient.
 
-    factor: f, what clipping leaves of the gradient; whitens: the direction is multiplied by w (in the paper's form of
-    Adam the gradient is instead).
+    factor: f, what clipping leaves of the gradient; whitens: the direction is multiplied by w (in
+    the paper's form of Adam the gradient is instead).
     """
 
     direction: int
@@ -52,12 +56,16 @@ class UpdateRule:
 
 @dataclass
 class Operands:
-    """What a step works on, parameter by parameter; first and second are empty where a rule has no such moments."""
+    """What a step works on, parameter by parameter.
+
+    First and second are empty where a rule has no such moments.
+    """
 
     parameters: Sequence[Tensor]
     gradients: Sequence[Tensor]
     whitenings: Sequence[Tensor]
-    """Each expanded to its parameter's shape; or the rows of an outer product, whose columns are in `columns`."""
+    """Each expanded to its parameter's shape; or the rows of an outer product, whose columns are
+    in `columns`."""
     first: Sequence[Tensor] = ()
     second: Sequence[Tensor] = ()
     columns: Sequence[Tensor | None] = ()
@@ -83,7 +91,10 @@ class UpdateCall(ctypes.Structure):
 
 
 class Update:
-    """The passes of a step. It serves many steps: `renew` asks again before each whether the kernel may have the tensors."""
+    """The passes of a step. It serves many steps.
+
+    `renew` asks again before each whether the kernel may have the tensors.
+    """
 
     def __init__(self, operands: Operands) -> None:
         self._operands = operands
@@ -113,7 +124,8 @@ class Update:
         ):
             return
         self._seen = native.seen(_kept(o))
-        # A whitening that no pair of strides describes is written out; one like that is never changed in place.
+        # A whitening that no pair of strides describes is written out; one like that is never
+        # changed in place.
         matrices = [_matrix_of(w) for w in o.whitenings]
         self._whitenings = [w if m else w.contiguous() for w, m in zip(o.whitenings, matrices)]
         self._written = sorted(map(_range, written))
@@ -155,12 +167,18 @@ class Update:
         return True
 
     def _is_apart(self, read: tuple[int, int]) -> bool:
-        """Whether nothing is written where this is read: the kernel writes a parameter before it reads the next."""
+        """Whether nothing is written where this is read.
+
+        The kernel writes a parameter before it reads the next.
+        """
         at = bisect.bisect_right(self._written, read[0], key=operator.itemgetter(1))
         return at == len(self._written) or self._written[at][0] >= read[1]
 
     def release(self) -> None:
-        """Let the gradients go: whoever frees them must find them freed. The next step brings its own."""
+        """Let the gradients go: whoever frees them must find them freed.
+
+        The next step brings its own.
+        """
         self._operands.gradients = self._dense = ()
 
     def square_sums(self) -> list[float]:
@@ -216,7 +234,8 @@ class Update:
     def _moved(self, operation: str, arguments: UpdateCall, alpha: float, keep: float) -> None:
         arguments.alpha, arguments.keep = alpha, keep
         native.call(operation, arguments, self._dtype)
-        # The kernel writes past autograd's bookkeeping: a graph that still needs the old values must find out.
+        # The kernel writes past autograd's bookkeeping: a graph that still needs the old values
+        # must find out.
         torch.autograd.graph.increment_version(self._operands.parameters)
 
     @staticmethod
@@ -276,7 +295,10 @@ def _check_shapes(o: Operands) -> None:
 
 
 def _matrix_of(w: Tensor) -> tuple[int, int, int, int] | None:
-    """rows, columns and strides of a broadcast tensor seen as a matrix, column stride 0 or 1; None if it cannot be."""
+    """rows, columns and strides of a broadcast tensor seen as a matrix, column stride 0 or 1.
+
+    None if it cannot be.
+    """
     if w.is_contiguous():
         return 1, w.numel(), 0, 1
     strides = w.stride()

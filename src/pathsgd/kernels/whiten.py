@@ -1,4 +1,10 @@
-"""1/sqrt(K) of many parameters: what their gradients are multiplied by."""
+"""1/sqrt(K) of many parameters, and the factors of nodes in it.
+
+    w = min(largest, sqrt(scale) a b / sqrt(kappa)), 0 where kappa is 0
+
+a and b are products of the factors of a row's and a column's nodes. Where kappa is an outer product
+or constant along a dimension, so is w.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +20,30 @@ import torch
 from torch import Tensor
 
 from pathsgd.kernels import native
-from pathsgd.kernels.fallback import whiten as fallback
 from pathsgd.kernels.native import INT, POINTER, REAL, address, fields
 
+Factors = tuple[Tensor, Tensor]
+"""Of every node: for the edges that enter it, and for those that leave it; float64."""
+
 _MATRIX, _OUTER = range(2)  # `Form` of whiten.h
-_FROM = {torch.float32: (torch.float32, torch.float64), torch.float64: (torch.float64,)}
+_KAPPA_TYPES = {torch.float32: (torch.float32, torch.float64), torch.float64: (torch.float64,)}
 """The types of kappa that the kernel takes, by that of the result."""
-_NO_NODES: tuple[int | None, ...] = (None,) * 5
 _LEAST = 1e-30
-"""A factor below this share of its vector's largest might be lost in float32: the whole matrix is written then."""
+"""A factor below this share of its vector's largest might be lost in float32: the whole matrix
+is written then."""
+
+
+class FlowSidesCall(ctypes.Structure):
+    _fields_ = [("count", INT), *fields(POINTER, "flow least out into"), ("exponent", REAL)]
 
 
 class WhitenJob(ctypes.Structure):
     _fields_ = [
         *fields(INT, "rows columns repeat form is_double"),
-        *fields(
-            POINTER,
-            "kappa column_kappa out_side row_out row_into column_out column_into to to_columns",
-        ),
-        *fields(REAL, "least log_size"),
-        ("is_sized", INT),
-    ]
+        *fields(POINTER, "kappa column_kappa out_side"),
+        *fields(POINTER, "row_out row_into column_out column_into to to_columns"),
+        *(("least", REAL), ("log_size", REAL), ("is_sized", INT)),
+    ]  # fmt: skip
 
 
 class WhitenCall(ctypes.Structure):
@@ -45,9 +54,34 @@ class WhitenCall(ctypes.Structure):
     ]
 
 
+def flow_sides(flow: Tensor, least: Tensor, exponent: float) -> Factors:
+    """The factors (n,) of n nodes for the edges that enter them, and for those that leave them.
+
+        into = max(flow, least)^exponent        out = into * sqrt(flow / max(flow, least)), into where flow is 0
+
+    flow: path flow through every node, float64. least: its lower bound. Returns (out, into).
+    """
+    if not native.accepts(flow, least, dtype=torch.float64):
+        return flow_sides_by_torch(flow, least, exponent)
+    flow, least, count = flow.detach().contiguous(), least.detach().contiguous(), flow.numel()
+    out, into = torch.empty_like(flow), torch.empty_like(flow)
+    places = (address(t, torch.float64, count) for t in (flow, least, out, into))
+    native.call("flow_sides", FlowSidesCall(count, *places, exponent), torch.float64)
+    return out, into
+
+
+def flow_sides_by_torch(flow: Tensor, least: Tensor, exponent: float) -> Factors:
+    """`flow_sides` in torch alone."""
+    bounded = torch.maximum(flow, least)
+    into = bounded.sqrt().sqrt() if exponent == 0.25 else bounded**exponent
+    return torch.where(flow > 0, (flow / bounded).sqrt(), 1.0) * into, into
+
+
 @dataclass(frozen=True)
 class Lines:
-    """A parameter as a matrix whose rows and columns lead to and from nodes, by their numbers (int64); None: to none.
+    """A parameter as a matrix whose rows and columns lead to and from nodes.
+
+    Nodes are given by their numbers (int64); None: to none.
 
     Column c has the nodes of entry c // repeat.
     """
@@ -62,12 +96,11 @@ class Lines:
 
     @cached_property
     def places(self) -> tuple[int | None, ...]:
-        """Where the numbers lie."""
-        pieces = -(-self.columns // self.repeat)
+        """The addresses of the nodes' numbers."""
+        entries = -(-self.columns // self.repeat)
         rows = (address(n, torch.int64, self.rows) for n in (self.row_out, self.row_into))
-        return *rows, *(
-            address(n, torch.int64, pieces) for n in (self.column_out, self.column_into)
-        )
+        columns = (address(n, torch.int64, entries) for n in (self.column_out, self.column_into))
+        return *rows, *columns
 
     @cached_property
     def varies(self) -> tuple[bool, bool]:
@@ -99,179 +132,174 @@ def dense(values: Tensor | Outer) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Whitening:
-    """What is to be whitened: kappa as a matrix that broadcasts to the parameter's, or as an `Outer`."""
+class WhitenRequest:
+    """One parameter to whiten.
+
+    Its kappa, a matrix that broadcasts to the parameter's or an `Outer`.
+    """
 
     kappa: Tensor | Outer
     lines: Lines
     last: Tensor | Outer | None = None
     """An earlier result that nobody needs any more; it is written over where it fits."""
     in_place: bool = False
-    """Whether the result may take the place of kappa, where their types agree: nobody needs kappa any more."""
+    """Whether the result may take the place of kappa, where their types agree: nobody needs
+    kappa any more."""
     out_side: Tensor | None = None
-    """What nodes say to the edges of this parameter that enter them, where it is not what they say to all."""
+    """This parameter's own factors for the edges that enter a node."""
+
+    def overwrites(self, dtype: torch.dtype) -> bool:
+        """Whether the result takes the place of kappa."""
+        kappa = self.kappa
+        if not self.in_place or isinstance(kappa, Outer):
+            return False
+        return kappa.dtype is dtype and kappa.is_contiguous()
 
 
 def whiten(
-    wanted: Sequence[Whitening],
-    sides: tuple[Tensor, Tensor] | None,
-    scale: float,
-    dtype: torch.dtype,
+    requests: Sequence[WhitenRequest], sides: Factors | None, scale: float, dtype: torch.dtype
 ) -> list[Tensor | Outer]:
-    """min(largest, sqrt(scale) a b / sqrt(kappa)) in `dtype`, 0 where kappa is 0.
-
-    sides: what every node says to edges that enter it, and to those that leave it, float64; None for ones. a and b are
-    products of what the nodes of a row and of a column say. Where kappa is an outer product or constant along a
-    dimension, so is the result.
-    """
-    return whiten_and_keep(wanted, sides, scale, dtype)[0]
+    """1/sqrt(K) of every request in `dtype`. sides: the factors of every node, None for ones."""
+    return whiten_and_keep(requests, sides, scale, dtype)[0]
 
 
 def whiten_and_keep(
-    wanted: Sequence[Whitening],
-    sides: tuple[Tensor, Tensor] | None,
+    requests: Sequence[WhitenRequest],
+    sides: Factors | None,
     scale: float,
     dtype: torch.dtype,
     log_sizes: Sequence[float | None] = (),
-) -> tuple[list[Tensor | Outer], Whiten | None, set[int]]:
-    """The same; the call that did it, None where torch did; and the numbers of the results that have their size.
+) -> tuple[list[Tensor | Outer], PreparedWhiten | None, set[int]]:
+    """The same; the call that did it, None where torch did.
 
-    log_sizes: for each result the mean of its logarithms that one more factor is to give it, or None. Only the kernel
-    does that, and only where there is such a mean.
+    And the numbers of the results that have their size.
+
+    log_sizes: for each result the mean of its logarithms that one more factor is to give it, or
+    None. Only the kernel does that, and only where there is such a mean.
     """
-    tensors = [t for w in wanted for t in _tensors(w.kappa)]
-    kinds = _FROM.get(dtype, ())
-    if not all(t.dtype in kinds for t in tensors) or not native.accepts(
-        *tensors, *sides or (), *(w.out_side for w in wanted)
-    ):
-        return [fallback.whiten(w, sides, scale, dtype) for w in wanted], None, set()
-    call = Whiten(wanted, sides, dtype)
+    kappas = [t for r in requests for t in _tensors(r.kappa)]
+    others = *(sides or ()), *(r.out_side for r in requests)
+    types = _KAPPA_TYPES.get(dtype, ())
+    if not all(t.dtype in types for t in kappas) or not native.accepts(*kappas, *others):
+        return [by_torch(r, sides, scale, dtype) for r in requests], None, set()
+    call = PreparedWhiten(requests, sides, dtype)
     lost, sized = call.run(sides, scale, log_sizes)
     if not lost:
         return call.results, call, sized
     results = list(call.results)
     for k in lost:
-        results[k] = fallback.whiten(wanted[k], sides, scale, dtype)
+        results[k] = by_torch(requests[k], sides, scale, dtype)
     return results, None, sized - lost
 
 
-class Whiten:
+class PreparedWhiten:
     """The kernel's arguments for some parameters, and its results.
 
-    They may serve again with other numbers of the same shapes: for a small net, to prepare a call takes longer than
-    the call. Every tensor that is handed over is looked at in every call.
+    They may serve again with other numbers of the same shapes: for a small net, to prepare a call
+    takes longer than the call. Every tensor that is handed over is looked at in every call.
     """
 
     def __init__(
-        self, wanted: Sequence[Whitening], sides: tuple[Tensor, Tensor] | None, dtype: torch.dtype
+        self, requests: Sequence[WhitenRequest], sides: Factors | None, dtype: torch.dtype
     ) -> None:
-        held: list[Tensor] = []  # until the kernel is done
+        self._held: list[Tensor] = []  # until the kernel is done
         self._dtype, self._nodes = dtype, None if sides is None else len(sides[0])
-        prepared = [_prepare(w, self._nodes, dtype, held) for w in wanted]
+        prepared = [_prepare(r, self._nodes, dtype, self._held) for r in requests]
         self.results = [result for _, result in prepared]
-        self._jobs = (WhitenJob * len(wanted))(*(job for job, _ in prepared))  # type: ignore[misc]
-        self._call = WhitenCall(len(wanted), 0, None, None, 0.0, ctypes.addressof(self._jobs))
-        self._held, self._lines = held, [w.lines for w in wanted]  # whose addresses the jobs have
+        self._jobs = (WhitenJob * len(requests))(*(job for job, _ in prepared))  # type: ignore[misc]
+        self._call = WhitenCall(len(requests), 0, None, None, 0.0, ctypes.addressof(self._jobs))
+        self._lines = [r.lines for r in requests]  # whose addresses the jobs have
         self._has_kappas = True
-        self._rooms = [t for result in self.results for t in _tensors(result)]
-        self._seen = native.seen(self._rooms)
-        self._sizes = [[(t.dtype, t.numel()) for t in _tensors(w.kappa)] for w in wanted]
-        places = [[t.data_ptr() for t in _tensors(w.kappa)] for w in wanted]
-        taken = [
-            [at for at in (job.kappa, job.column_kappa) if at is not None] for job in self._jobs
-        ]
-        # A kappa that had to be written out, or nodes with more to say than `sides`: prepared anew each time.
+        self._written = [t for result in self.results for t in _tensors(result)]
+        self._seen = native.seen(self._written)
+        self._kinds = [_kinds(r.kappa) for r in requests]
+        given = [[t.data_ptr() for t in _tensors(r.kappa)] for r in requests]
+        taken = [[at for at in (j.kappa, j.column_kappa) if at is not None] for j in self._jobs]
+        # A kappa that had to be written out, or nodes with factors of their own: prepared anew each
+        # time.
         # So are kappas whose places the results have taken.
-        kept = all(w.out_side is None and not _may_overwrite(w, dtype) for w in wanted)
-        self.may_serve = places == taken and kept
+        own = any(r.out_side is not None or r.overwrites(dtype) for r in requests)
+        self.may_serve = given == taken and not own
 
-    def serves(self, kappas: Sequence[Tensor | Outer], sides: tuple[Tensor, Tensor] | None) -> bool:
-        """Put these in the places of the kappas where they have their types and sizes; False if they have not."""
-        if not self.may_serve or (None if sides is None else len(sides[0])) != self._nodes:
+    def serves(self, kappas: Sequence[Tensor | Outer], sides: Factors | None) -> bool:
+        """Put these in the places of the kappas where they have their types and sizes.
+
+        False if they have not.
+        """
+        nodes = None if sides is None else len(sides[0])
+        tensors = [t for kappa in kappas for t in _tensors(kappa)]
+        if (
+            not self.may_serve
+            or nodes != self._nodes
+            or self._seen != native.seen(self._written)
+            or not native.accepts(*tensors, *sides or ())
+            or self._kinds != [*map(_kinds, kappas)]
+            or not all(map(Tensor.is_contiguous, tensors))
+        ):
             return False
-        if self._seen != native.seen(self._rooms):
-            return False
-        if not native.accepts(*(t for kappa in kappas for t in _tensors(kappa)), *sides or ()):
-            return False
-        for kappa, job, sizes in zip(kappas, self._jobs, self._sizes, strict=True):
-            tensors = _tensors(kappa)
-            if len(tensors) != len(sizes):
-                return False
-            for t, (dtype, size) in zip(tensors, sizes):
-                if t.dtype is not dtype or t.numel() != size or not t.is_contiguous():
-                    return False
-            if len(tensors) == 2:
-                job.kappa, job.column_kappa = tensors[0].data_ptr(), tensors[1].data_ptr()
-            elif job.kappa is not None:
-                job.kappa = tensors[0].data_ptr()
-            else:
-                job.column_kappa = tensors[0].data_ptr()
-        self._held, self._has_kappas = [t for kappa in kappas for t in _tensors(kappa)], True
+        places = iter(tensors)
+        for job in self._jobs:
+            if job.kappa is not None:
+                job.kappa = next(places).data_ptr()
+            if job.column_kappa is not None:
+                job.column_kappa = next(places).data_ptr()
+        self._held, self._has_kappas = tensors, True
         return True
 
     def run(
-        self,
-        sides: tuple[Tensor, Tensor] | None,
-        scale: float,
-        log_sizes: Sequence[float | None] = (),
+        self, sides: Factors | None, scale: float, log_sizes: Sequence[float | None] = ()
     ) -> tuple[set[int], set[int]]:
-        """Write the results; returns the numbers of those that the range of `dtype` lost, and of those with a size.
+        """Write the results; returns the numbers of those lost, and of those with a size.
 
-        The kappas are then forgotten (those of a net's kernels are as large as its weights): `serves` puts in others.
+        Lost is what the range of `dtype` cannot hold.
+
+        The kappas are then forgotten (those of convolutions are as large as their weights):
+        `serves` puts in others.
         """
         if not self._has_kappas:
             raise RuntimeError("the kappas of this call have been used: give it others by `serves`")
         if sides is not None:
-            dense = [s.contiguous() for s in sides]
-            places = (address(s, torch.float64, len(dense[0])) for s in dense)
+            dense_sides = [side.contiguous() for side in sides]
+            places = (address(side, torch.float64, len(dense_sides[0])) for side in dense_sides)
             self._call.out_side, self._call.into_side = places
         for job, size in itertools.zip_longest(self._jobs, log_sizes):
             job.log_size = math.nan if size is None else size
         self._call.threads, self._call.scale = native.thread_count(), scale
         native.call("whiten", self._call, self._dtype)
         self._held, self._has_kappas = [], False
-        lost = {
-            k
-            for k, r in enumerate(self.results)
-            if isinstance(r, Outer) and self._jobs[k].least < _LEAST
-        }
-        return lost, {k for k, job in enumerate(self._jobs) if job.is_sized}
+        jobs = [*enumerate(self._jobs)]
+        lost = {k for k, j in jobs if isinstance(self.results[k], Outer) and j.least < _LEAST}
+        return lost, {k for k, job in jobs if job.is_sized}
 
 
 def _tensors(kappa: Tensor | Outer) -> tuple[Tensor, ...]:
     return (kappa.rows, kappa.columns) if isinstance(kappa, Outer) else (kappa,)
 
 
+def _kinds(kappa: Tensor | Outer) -> list[tuple[torch.dtype, int]]:
+    return [(t.dtype, t.numel()) for t in _tensors(kappa)]
+
+
 def _prepare(
-    w: Whitening, count: int | None, dtype: torch.dtype, held: list[Tensor]
+    r: WhitenRequest, count: int | None, dtype: torch.dtype, held: list[Tensor]
 ) -> tuple[tuple[Any, ...], Tensor | Outer]:
-    """A job for the kernel, and the room for its result. count: of the nodes, None where they say nothing."""
-    lines, kappa = w.lines, w.kappa
-    nodes, varies = _NO_NODES, (False, False)
+    """A job for the kernel, and the room for its result.
+
+    Count: of the nodes, None where they have no factors.
+    """
+    lines, kappa = r.lines, r.kappa
+    nodes: tuple[int | None, ...] = (None,) * 5
+    varies = (False, False)
     if count is not None:
-        nodes = (
-            None if w.out_side is None else address(w.out_side, torch.float64, count),
-            *lines.places,
-        )
+        nodes = address(r.out_side, torch.float64, count), *lines.places
         varies = lines.varies
+    is_double = _tensors(kappa)[0].dtype is torch.float64
     if isinstance(kappa, Tensor) and 1 not in kappa.shape:
-        to = (
-            kappa if _may_overwrite(w, dtype) else _room(w.last, (lines.rows, lines.columns), dtype)
-        )
-        place = _place(kappa, lines.rows, lines.columns, held)
-        is_double = kappa.dtype is torch.float64
-        return (
-            lines.rows,
-            lines.columns,
-            lines.repeat,
-            _MATRIX,
-            is_double,
-            place,
-            None,
-            *nodes,
-            to.data_ptr(),
-        ), to
-    by_row, by_column = _factors(kappa)
+        shape = lines.rows, lines.columns
+        to = kappa if r.overwrites(dtype) else _room(r.last, shape, dtype)
+        place = _place(kappa, *shape, held)
+        return (*shape, lines.repeat, _MATRIX, is_double, place, None, *nodes, to.data_ptr()), to
+    by_row, by_column = _vectors(kappa)
     high = varies[0] or (by_row is not None and len(by_row) > 1)
     wide = varies[1] or (by_column is not None and by_column.shape[1] > 1)
     rows, columns = lines.rows if high else 1, lines.columns if wide else 1
@@ -279,9 +307,8 @@ def _prepare(
     at_columns = (
         None if by_column is None else _place(by_column.expand(1, columns), 1, columns, held)
     )
-    is_double = _tensors(kappa)[0].dtype is torch.float64
     job = (rows, columns, lines.repeat, _OUTER, is_double, at_rows, at_columns, *nodes)
-    last = _tensors(w.last) if w.last is not None else (None,)
+    last = _tensors(r.last) if r.last is not None else (None,)
     if high and wide:
         result = Outer(_room(last[0], (rows, 1), dtype), _room(last[-1], (1, columns), dtype))
         return (*job, result.rows.data_ptr(), result.columns.data_ptr()), result
@@ -289,14 +316,7 @@ def _prepare(
     return (*job, *((None, to.data_ptr()) if wide else (to.data_ptr(), None))), to
 
 
-def _may_overwrite(w: Whitening, dtype: torch.dtype) -> bool:
-    kappa = w.kappa
-    return (
-        w.in_place and isinstance(kappa, Tensor) and kappa.dtype is dtype and kappa.is_contiguous()
-    )
-
-
-def _factors(kappa: Tensor | Outer) -> tuple[Tensor | None, Tensor | None]:
+def _vectors(kappa: Tensor | Outer) -> tuple[Tensor | None, Tensor | None]:
     """kappa as the product of one number for each row and one for each column."""
     if isinstance(kappa, Outer):
         return kappa.rows, kappa.columns
@@ -304,20 +324,41 @@ def _factors(kappa: Tensor | Outer) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _place(tensor: Tensor, rows: int, columns: int, held: list[Tensor]) -> int | None:
-    if not tensor.is_contiguous():
-        tensor = tensor.contiguous()
-    held.append(tensor)
-    return address(tensor, tensor.dtype, rows, columns)
+    held.append(tensor.contiguous())
+    return address(held[-1], tensor.dtype, rows, columns)
 
 
 def _room(last: Tensor | Outer | None, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
     """The last result where it has this shape, else new memory."""
-    fits = (
-        isinstance(last, Tensor)
-        and last.shape == shape
-        and last.dtype is dtype
-        and last.is_contiguous()
+    if not isinstance(last, Tensor) or last.shape != shape or not last.is_contiguous():
+        return torch.empty(shape, dtype=dtype)
+    return last if native.accepts(last, dtype=dtype) else torch.empty(shape, dtype=dtype)
+
+
+def by_torch(r: WhitenRequest, sides: Factors | None, scale: float, dtype: torch.dtype) -> Tensor:
+    """`whiten` of one request in torch alone.
+
+    In float64, rounded once, nothing kept as an outer product.
+    """
+    kappa = (
+        r.kappa.double() if isinstance(r.kappa, Tensor) else r.kappa.rows.double() * r.kappa.columns
     )
-    if fits and native.accepts(last):  # type: ignore[arg-type]
-        return last  # type: ignore[return-value]
-    return torch.empty(shape, dtype=dtype)
+    root = torch.where(kappa > 0, (scale / kappa).sqrt(), 0.0)
+    if sides is not None:
+        for factors in _node_factors(
+            r.lines, sides[0] if r.out_side is None else r.out_side, sides[1]
+        ):
+            root = root * factors
+    return root.clamp(max=torch.finfo(dtype).max).to(dtype)
+
+
+def _node_factors(lines: Lines, out_side: Tensor, into_side: Tensor) -> list[Tensor]:
+    factors = []
+    for nodes, side in ((lines.row_out, out_side), (lines.row_into, into_side)):
+        if nodes is not None:
+            factors.append(side[nodes.to(side.device)][:, None])
+    for nodes, side in ((lines.column_out, out_side), (lines.column_into, into_side)):
+        if nodes is not None:
+            columns = side[nodes.to(side.device)].repeat_interleave(lines.repeat)
+            factors.append(columns[None, : lines.columns])
+    return factors

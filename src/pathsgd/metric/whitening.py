@@ -21,9 +21,15 @@ import torch
 from torch import Tensor
 
 from pathsgd.distributed.spread import is_sharded, parted, whole
-from pathsgd.kernels.flow_sides import flow_sides
 from pathsgd.kernels.update import compute_dtype
-from pathsgd.kernels.whiten import Outer, Whiten, Whitening, dense, whiten_and_keep
+from pathsgd.kernels.whiten import (
+    Outer,
+    PreparedWhiten,
+    WhitenRequest,
+    dense,
+    flow_sides,
+    whiten_and_keep,
+)
 from pathsgd.metric.biases import held_back
 from pathsgd.metric.choice import Metric, PaperMetric
 from pathsgd.metric.geometry import Measure
@@ -261,7 +267,7 @@ class _Prepared:
 
     spaces: NodeSpaces
     dtype: torch.dtype | None
-    call: Whiten
+    call: PreparedWhiten
     names: list[str]
     results: dict[str, WhiteningOf]
     kinds: list[tuple[str, torch.Size, torch.dtype]]
@@ -354,7 +360,7 @@ def _wanted(
     device: torch.device,
     last: WhiteningOf | None,
     sides: _Sides | None,
-) -> Whitening:
+) -> WhitenRequest:
     """A parameter's kappa and edges as those of a matrix."""
     kappa, lines = measured.kappa[name], measured.spaces.lines_on(name, shape, device)
     flat = lines.rows != (shape[0] if shape else 1)
@@ -373,7 +379,7 @@ def _wanted(
             else None
         )
     out_side = None if sides is None else sides.at_place(name, device)
-    return Whitening(
+    return WhitenRequest(
         kappa,
         lines,
         last,

@@ -1,4 +1,4 @@
-"""Building blocks: a fused drop-in ReLU RNN, a chunked output loss, initialisers of recurrent weights, carried states.
+"""A fused drop-in ReLU RNN, a chunked output loss, initialisers, carried states.
 
 >>> import torch, pathsgd.nn
 >>> model = pathsgd.nn.fuse(torch.nn.Sequential(torch.nn.RNN(2, 100, nonlinearity="relu")))
@@ -26,5 +26,8 @@ __all__ = [
 
 
 def backend() -> Backend:
-    """What computes the fused operations in this process, and why: `print(pathsgd.nn.backend())`."""
+    """What computes the fused operations in this process, and why.
+
+    `print(pathsgd.nn.backend())`.
+    """
     return load().backend

@@ -1,4 +1,4 @@
-"""`rnn_relu`: torch's operation of that name, fused where that is possible and torch's own everywhere else."""
+"""`rnn_relu`: torch's operation of that name, fused where possible, torch's own elsewhere."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ _FUSED_TYPES = (torch.float32, torch.float64)
 def rnn_relu(*arguments: Any) -> tuple[Tensor, Tensor]:
     """A multi-layer Elman RNN with ReLU; same arguments and results as `torch._VF.rnn_relu`.
 
-    rnn_relu(input, hx, flat_weights, has_biases, num_layers, dropout, training, bidirectional, batch_first)
-    rnn_relu(data, batch_sizes, hx, flat_weights, has_biases, num_layers, dropout, training, bidirectional)
+    rnn_relu(input, hx, flat_weights, has_biases, num_layers, dropout, training, bidirectional,
+    batch_first) rnn_relu(data, batch_sizes, hx, flat_weights, has_biases, num_layers, dropout,
+    training, bidirectional)
 
-    Returns the last layer's states at every step, (T, B, D*H) or packed (R, D*H), and the last states of all layers,
-    (L*D, B, H). A TorchFunctionMode, a torch.func transform, autocast, export and compilation see torch's operation.
+    Returns the last layer's states at every step, (T, B, D*H) or packed (R, D*H), and the last
+    states of all layers, (L*D, B, H). A TorchFunctionMode, a torch.func transform, autocast, export
+    and compilation see torch's operation.
     """
     torch_rnn_relu = torch._VF.rnn_relu  # type: ignore[attr-defined]
     if len(arguments) != 9:
@@ -95,7 +97,10 @@ def can_fuse(
     bidirectional: bool,
     batch_first: bool,
 ) -> bool:
-    """Whether `run` may take these. If not, torch computes them, or says what is wrong with them."""
+    """Whether `run` may take these.
+
+    If not, torch computes them, or says what is wrong with them.
+    """
     return (
         is_plain_arithmetic((data, *weights) if hx is None else (data, hx, *weights))
         and _weights_fit(weights, data.shape[-1], biased, layers, bidirectional)
@@ -111,7 +116,7 @@ def can_fuse(
 
 
 def is_plain_arithmetic(tensors: Sequence[Any]) -> bool:
-    """Ordinary CPU tensors of one type, and nobody who watches, transforms or records operations."""
+    """Plain CPU tensors of one type; nothing watches, transforms or records operations."""
     if (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
@@ -169,7 +174,7 @@ def _rows_fit(
     hidden: int,
     batch_first: bool,
 ) -> bool:
-    """data is (T, B, I), (B, T, I) or packed (R, I), not empty, and hx is (states, B, H) or None."""
+    """data is (T, B, I), (B, T, I) or packed (R, I), not empty; hx is (states, B, H) or None."""
     if data.dim() != (3 if batch_sizes is None else 2) or data.numel() == 0:
         return False
     if batch_sizes is None:

@@ -1,4 +1,7 @@
-"""Initialisers for recurrent weights. Each takes a (H, H) matrix, or an nn.RNN whose recurrent matrices it all sets."""
+"""Initialisers for recurrent weights.
+
+Each takes a (H, H) matrix, or an nn.RNN whose recurrent matrices it all sets.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,12 @@ def identity_(target: Target, scale: float = 1.0) -> Target:
 
 @torch.no_grad()
 def normalized_positive_(target: Target, generator: torch.Generator | None = None) -> Target:
-    """W = (A + I) / e: A = R R^T / H, R standard normal, e the largest eigenvalue of A + I (Talathi & Vartak, 2016).
+    """W = (A + I) / e, A = R R^T / H, R standard normal (Talathi & Vartak, 2016).
 
-    Symmetric and positive definite, eigenvalues in (0, 1], the largest exactly 1: one direction is kept for ever, the
-    others fade.
+    e is the largest eigenvalue of A + I.
+
+    Symmetric and positive definite, eigenvalues in (0, 1], the largest exactly 1: one direction is
+    kept for ever, the others fade.
     """
     for weight in _recurrent_matrices(target):
         size = weight.shape[0]
@@ -52,7 +57,10 @@ def normalized_positive_(target: Target, generator: torch.Generator | None = Non
 def orthogonal_(
     target: Target, gain: float = 1.0, generator: torch.Generator | None = None
 ) -> Target:
-    """W = gain * Q with Q uniform among orthogonal matrices: torch.nn.init.orthogonal_ on each recurrent matrix."""
+    """W = gain * Q with Q uniform among orthogonal matrices.
+
+    Torch.nn.init.orthogonal_ on each recurrent matrix.
+    """
     for weight in _recurrent_matrices(target):
         torch.nn.init.orthogonal_(weight, gain, generator)
     return target

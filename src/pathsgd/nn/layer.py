@@ -2,10 +2,11 @@
 
     h_t = relu(W_in x_t + b_in + W_rec h_before(t) + b_rec)
 
-The states of every step and each sequence's last state are two outputs with a gradient path of their own: a loss on
-the last state alone never builds a (T, B, H) gradient of zeros.
+The states of every step and each sequence's last state are two outputs with a gradient path of
+their own: a loss on the last state alone never builds a (T, B, H) gradient of zeros.
 
-Shapes: T steps, B sequences, I inputs, H units, D = 1 or 2 directions, R = all rows of a packed batch.
+Shapes: T steps, B sequences, I inputs, H units, D = 1 or 2 directions, R = all rows of a packed
+batch.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from pathsgd.nn.unrolled import unrolled_layer
 class ReluLayer(torch.autograd.Function):
     """(x, h0, layout, biased, *weights) -> (states, last states).
 
-    x: (T, B, I), or (R, I) when packed; h0: (D, B, H), or None for zeros; weights: for each direction w_in (H, I),
-    w_rec (H, H) and, if biased, b_in (H) and b_rec (H); states: (T, B, D*H) or (R, D*H); last states: (D, B, H).
+    x: (T, B, I), or (R, I) when packed; h0: (D, B, H), or None for zeros; weights: for each
+    direction w_in (H, I), w_rec (H, H) and, if biased, b_in (H) and b_rec (H); states: (T, B, D*H)
+    or (R, D*H); last states: (D, B, H).
     """
 
     @staticmethod
@@ -77,7 +79,7 @@ class ReluLayer(torch.autograd.Function):
 def _backward_unrolled(
     ctx: Any, d_states: Tensor | None, d_last: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """The same gradients by running the layer again, unrolled, so that they can be differentiated in turn."""
+    """The same gradients from the layer unrolled; they can be differentiated in turn."""
     x, h0, _, *weights = ctx.saved_tensors
     needed = [*ctx.needs_input_grad[:2], *ctx.needs_input_grad[4:]]
     with torch.enable_grad():

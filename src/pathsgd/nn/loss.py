@@ -13,7 +13,8 @@ from pathsgd.nn.functional import PLAIN_TENSORS, is_plain_arithmetic
 from pathsgd.nn.layer import is_batch_of_gradients
 
 CHUNK = 320
-"""Rows of logits held at a time: with 10,000 classes, 128 to 640 rows differ by little more than noise."""
+"""Rows of logits held at a time: with 10,000 classes, 128 to 640 rows differ by little more than
+noise."""
 
 
 def linear_cross_entropy(
@@ -27,13 +28,14 @@ def linear_cross_entropy(
 ) -> Tensor:
     """F.cross_entropy(F.linear(input, weight, bias), target), `chunk` rows at a time.
 
-    input: (..., I); weight: (C, I); bias: (C) or None; target: (...) class numbers; the result is a scalar, or
-    (...) with reduction="none". Gradients are computed with the logits at hand, so the backward pass costs nothing; it
-    can be called more than once.
+    input: (..., I); weight: (C, I); bias: (C) or None; target: (...) class numbers; the result is a
+    scalar, or (...) with reduction="none". Gradients are computed with the logits at hand, so the
+    backward pass costs nothing; it can be called more than once.
 
-    On the CPU a kernel computes sums and means and skips the zeros of `input`, of which a ReLU makes many. Where it
-    cannot, as with `pathsgd.nn.RNN`, torch.nn.functional.linear_cross_entropy does (torch 2.13 and later), chunked too
-    but not to be differentiated twice. Under torch.func and in earlier versions of torch the logits are materialised.
+    On the CPU a kernel computes sums and means and skips the zeros of `input`, of which a ReLU
+    makes many. Where it cannot, as with `pathsgd.nn.RNN`, torch.nn.functional.linear_cross_entropy
+    does (torch 2.13 and later), chunked too but not to be differentiated twice. Under torch.func
+    and in earlier versions of torch the logits are materialised.
     """
     if input.shape[:-1] != target.shape:
         raise ValueError(
@@ -55,10 +57,12 @@ def linear_cross_entropy(
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """(rows, weight, bias, target, mean, ignore_index, chunk, wanted) -> loss, with whose logits come its gradients.
+    """(rows, weight, bias, target, mean, ignore_index, chunk, wanted) -> loss.
 
-    wanted: whether rows, weight and bias need theirs. They are given away at the first backward pass, so that nobody
-    has to copy them; a later one computes them anew.
+    The gradients are computed with the loss, from the same logits.
+
+    wanted: whether rows, weight and bias need theirs. They are given away at the first backward
+    pass, so that nobody has to copy them; a later one computes them anew.
     """
 
     @staticmethod
@@ -102,7 +106,10 @@ def _backward_whole(ctx: Any, d_loss: Tensor) -> list[Tensor | None]:
 
 
 def _can_fuse(rows: Tensor, weight: Any, bias: Any, target: Tensor, reduction: str) -> bool:
-    """Whether the kernel may take these. With reduction="none" each row brings a factor that is not known before."""
+    """Whether the kernel may take these.
+
+    With reduction="none" each row brings a factor that is not known before.
+    """
     if reduction not in ("mean", "sum") or rows.numel() == 0:
         return False
     tensors = (rows, weight) if bias is None else (rows, weight, bias)

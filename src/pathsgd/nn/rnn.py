@@ -1,4 +1,4 @@
-"""`RNN`, a drop-in for torch.nn.RNN, and `fuse` / `unfuse`, which turn a model's RNNs into it and back."""
+"""`RNN`, a drop-in for torch.nn.RNN; `fuse` and `unfuse` turn a model's RNNs into it and back."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ Model = TypeVar("Model", bound=torch.nn.Module)
 class RNN(torch.nn.RNN):
     """torch.nn.RNN with a faster forward and backward pass for `nonlinearity="relu"` on the CPU.
 
-    Constructor, parameters, state_dict, outputs and errors are torch's own. float32 and float64 on the CPU are fused;
-    `nonlinearity="tanh"`, other devices and types, autocast, torch.func transforms, export, scripting and active
-    TorchFunctionModes go through torch.
+    Constructor, parameters, state_dict, outputs and errors are torch's own. float32 and float64 on
+    the CPU are fused; `nonlinearity="tanh"`, other devices and types, autocast, torch.func
+    transforms, export, scripting and active TorchFunctionModes go through torch.
 
-    One thing is not torch's: inside the fused passes denormal numbers (below 1.2e-38 in float32, 2.2e-308 in float64)
-    count as zero, as they do everywhere after `torch.set_flush_denormal(True)`. They would cost a hundred cycles each,
-    and vanishing states and gradients are full of them.
+    One thing is not torch's: inside the fused passes denormal numbers (below 1.2e-38 in float32,
+    2.2e-308 in float64) count as zero, as they do everywhere after
+    `torch.set_flush_denormal(True)`. They would cost a hundred cycles each, and vanishing states
+    and gradients are full of them.
 
-    Two habits are worth having. For a loss on the last step use `h_n`, which has a gradient path of its own:
-    `output[-1]` is torch's indexing and builds a (T, B, H) gradient that is zero everywhere else. And do not change
-    `output` in place: it is kept for the backward pass, which would raise.
+    Two habits are worth having. For a loss on the last step use `h_n`, which has a gradient path of
+    its own: `output[-1]` is torch's indexing and builds a (T, B, H) gradient that is zero
+    everywhere else. And do not change `output` in place: it is kept for the backward pass, which
+    would raise.
 
     >>> rnn = RNN(2, 100, nonlinearity="relu")
     >>> output, h_n = rnn(torch.rand(50, 16, 2))
@@ -70,7 +72,10 @@ class RNN(torch.nn.RNN):
     def _run(
         self, data: Tensor, batch_sizes: Tensor | None, hx: Tensor | None, batch_first: bool
     ) -> tuple[Tensor, Tensor] | None:
-        """The fused result, or None: then torch computes it, or says what is wrong with the input."""
+        """The fused result, or None.
+
+        Then torch computes it, or says what is wrong with the input.
+        """
         own = self._parameters  # far quicker than getattr, but a parametrised weight is elsewhere
         weights: list[Any] = [
             own[name] if name in own else getattr(self, name) for name in self._flat_weights_names
@@ -93,10 +98,12 @@ class RNN(torch.nn.RNN):
 
 
 def fuse(model: Model) -> Model:
-    """Turn every torch.nn.RNN with ReLU in `model` (the model itself included) into pathsgd.nn.RNN; returns `model`.
+    """Turn every torch.nn.RNN with ReLU in `model`, itself included, into pathsgd.nn.RNN.
 
-    The modules stay the same objects, so parameters, optimisers, hooks, names and modes are untouched. Subclasses of
-    torch.nn.RNN are left alone. Doing it twice changes nothing.
+    Returns `model`.
+
+    The modules stay the same objects, so parameters, optimisers, hooks, names and modes are
+    untouched. Subclasses of torch.nn.RNN are left alone. Doing it twice changes nothing.
     """
     for module in _modules(model):
         if type(module) is torch.nn.RNN and module.nonlinearity == "relu":

@@ -11,8 +11,9 @@ def carried(state: Tensor) -> Tensor:
 
     state: what an earlier call of the model returned, and is given to it again.
 
-    `torch.nn.RNN` says by itself which of its inputs is a state. In a loop of one's own it looks like any other input,
-    whose entries nothing may rescale, and with it the units of the recurrence: say it there.
+    `torch.nn.RNN` says by itself which of its inputs is a state. In a loop of one's own it looks
+    like any other input, whose entries nothing may rescale, and with it the units of the
+    recurrence: say it there.
 
     >>> import torch
     >>> def forward(x, h, w_in, w_rec):

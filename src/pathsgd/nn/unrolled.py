@@ -1,7 +1,7 @@
 """The layer of layer.py written out step by step in torch's elementary operations.
 
-Slow, but it can be differentiated any number of times and run under every transform, so derivatives of derivatives and
-batches of gradients come from here.
+Slow, but it can be differentiated any number of times and run under every transform, so derivatives
+of derivatives and batches of gradients come from here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from pathsgd.kernels.layout import Layout, walk
 def unrolled_layer(
     x: Tensor, h0: Tensor | None, layout: Layout, directions: Sequence[Sequence[Tensor]]
 ) -> tuple[Tensor, Tensor]:
-    """States and last states as ReluLayer returns them; `directions` holds each direction's own weights."""
+    """States and last states as ReluLayer returns them.
+
+    `directions` holds each direction's own weights.
+    """
     both = [
         _one_direction(x, None if h0 is None else h0[d], layout, d, own)
         for d, own in enumerate(directions)

@@ -29,16 +29,6 @@ std::vector<double> column_factors(const WhitenCall<F>& call, const WhitenJob<F>
   return factors;
 }
 
-// In double: the factor may leave the range of F where the product does not.
-template <class F>
-void multiply(F* __restrict values, double factor, int64_t count) {
-  constexpr double largest = std::numeric_limits<F>::max();
-  for (int64_t i = 0; i < count; i++) {
-    const double value = values[i] * factor;
-    values[i] = static_cast<F>(value < largest ? value : largest);
-  }
-}
-
 constexpr double kGrid = 1 << 20;
 
 // What gives a mean logarithm the size that a job asks for; 1 where it has none, or no mean. In float32 to a millionth: the
@@ -91,24 +81,35 @@ double mean_of_logs(const WhitenJob<F>& job, const std::vector<double>& rows, co
   return sum_of_logs(rows.data(), job.rows) / n + sum_of_logs(columns.data(), job.columns) / m - kappas / (2 * n * m);
 }
 
+// One row where its factor leaves the range of K: in double. `to` may be `kappa`.
+template <class K, class F>
+void whiten_far_row(const K* kappa, const std::vector<double>& by, double scale, F* to) {
+  constexpr double largest = std::numeric_limits<F>::max();
+  for (size_t i = 0; i < by.size(); i++) {
+    const double value = scale * by[i] / std::sqrt(static_cast<double>(kappa[i]));
+    to[i] = static_cast<F>(!(kappa[i] > 0) ? 0.0 : value < largest ? value : largest);
+  }
+}
+
 template <class K, class F>
 void whiten_matrix(const WhitenCall<F>& call, WhitenJob<F>& job) {
+  constexpr double kFar = std::is_same_v<K, float> ? 1e30 : 1e200;
   std::vector<double> rows = row_factors(call, job);
   const std::vector<double> columns = column_factors(call, job);
   const std::vector<K> narrow(columns.begin(), columns.end());
   const int64_t wanted = std::max<int64_t>(1, std::min(call.threads, job.rows * job.columns / kWorthAThread));
   const double by = sizing(job, std::isnan(job.log_size) ? 0.0 : mean_of_logs<K>(job, rows, columns, wanted));
-  // Where one number for a row might leave the range of K, what it makes of w need not: w is multiplied afterwards then.
-  const auto leaves_range = [by](double value) { return !(value * by < 1e30) || (value > 0 && value * by < 1e-30); };
-  const bool is_late = std::any_of(rows.begin(), rows.end(), leaves_range);
-  if (!is_late)
-    for (double& value : rows) value *= by;
+  for (double& value : rows) value *= by;
   on_threads(wanted, [&](long thread, long threads) {
     const int64_t begin = job.rows * thread / threads, end = job.rows * (thread + 1) / threads;
     for (int64_t r = begin; r < end; r++) {
       const K scale = static_cast<K>(rows[r]);
       const K* kappa = static_cast<const K*>(job.kappa) + r * job.columns;
       F* to = job.to + r * job.columns;
+      if (!(rows[r] < kFar) || (rows[r] > 0 && rows[r] < 1 / kFar)) {
+        whiten_far_row(kappa, columns, rows[r], to);
+        continue;
+      }
       if constexpr (std::is_same_v<K, F>) {
         if (kappa == to) {
           whiten_row(to, narrow.data(), scale, job.columns);
@@ -117,7 +118,6 @@ void whiten_matrix(const WhitenCall<F>& call, WhitenJob<F>& job) {
       }
       whiten_row(kappa, narrow.data(), scale, job.columns, to);
     }
-    if (is_late) multiply(job.to + begin * job.columns, by, (end - begin) * job.columns);
   });
 }
 
@@ -132,40 +132,56 @@ double divide(std::vector<double>& factors, const K* kappa) {
   return largest;
 }
 
-// Writes factors * by, bounded; returns the least above zero as a share of `largest`.
-template <class F>
-double write(const std::vector<double>& factors, double by, double largest, F* to) {
-  constexpr double kMost = std::numeric_limits<F>::max();
+// The least factor above zero as a share of `largest`.
+inline double least_share(const std::vector<double>& factors, double largest) {
   double least = largest;
-  for (size_t i = 0; i < factors.size(); i++) {
-    if (factors[i] > 0) least = std::min(least, factors[i]);
-    to[i] = static_cast<F>(std::min(kMost, factors[i] * by));
-  }
+  for (double factor : factors)
+    if (factor > 0) least = std::min(least, factor);
   return largest > 0 ? least / largest : 1.0;
 }
 
+inline void multiply(std::vector<double>& factors, double by) {
+  for (double& factor : factors) factor *= by;
+}
+
+inline double mean_of_logs(const std::vector<double>& factors) {
+  return sum_of_logs(factors.data(), factors.size()) / static_cast<double>(factors.size());
+}
+
+template <class F>
+void write(const std::vector<double>& factors, F* to) {
+  constexpr double kMost = std::numeric_limits<F>::max();
+  for (size_t i = 0; i < factors.size(); i++) to[i] = static_cast<F>(std::min(kMost, factors[i]));
+}
+
+// Everything in double until it is written: a mean that has lost what leaves the range of F would be another mean.
 template <class K, class F>
 void whiten_outer(const WhitenCall<F>& call, WhitenJob<F>& job) {
   std::vector<double> rows = row_factors(call, job), columns(1, 1.0);
   if (job.to_columns) columns = column_factors(call, job);
   const double high = divide(rows, static_cast<const K*>(job.kappa));
   const double wide = divide(columns, static_cast<const K*>(job.column_kappa));
-  // Where only one factor is written, it has all of the product.
-  double by = 1.0;
-  if (!job.to_columns) by = columns[0];
-  else if (!job.to) by = rows[0];
-  else if (high > 0 && wide > 0) by = std::exp2(std::round((std::log2(wide) - std::log2(high)) / 2));  // rounds nothing
   job.least = 1.0;
-  if (job.to) job.least = write(rows, by, high, job.to);
-  if (job.to_columns) job.least = std::min(job.least, write(columns, job.to ? 1 / by : by, wide, job.to_columns));
-  if (std::isnan(job.log_size)) {
-    job.is_sized = 0;
-    return;
+  if (job.to) job.least = least_share(rows, high);
+  if (job.to_columns) job.least = std::min(job.least, least_share(columns, wide));
+  if (!job.to_columns) {  // where only one factor is written, it has all of the product
+    multiply(rows, columns[0]);
+  } else if (!job.to) {
+    multiply(columns, rows[0]);
+  } else if (high > 0 && wide > 0) {
+    const double by = std::exp2(std::round((std::log2(wide) - std::log2(high)) / 2));  // rounds nothing
+    multiply(rows, by);
+    multiply(columns, 1 / by);
   }
-  const int64_t n = rows.size(), m = columns.size();
-  const double mean = (job.to ? sum_of_logs(job.to, n) / n : 0.0) + (job.to_columns ? sum_of_logs(job.to_columns, m) / m : 0.0);
-  const double sized = sizing(job, mean);
-  if (job.is_sized) job.to ? multiply(job.to, sized, n) : multiply(job.to_columns, sized, m);
+  job.is_sized = 0;
+  if (!std::isnan(job.log_size)) {
+    const double mean = (job.to ? mean_of_logs(rows) : 0.0) + (job.to_columns ? mean_of_logs(columns) : 0.0);
+    multiply(job.to ? rows : columns, sizing(job, mean));
+  }
+  const double most = *std::max_element(rows.begin(), rows.end()) * *std::max_element(columns.begin(), columns.end());
+  if (job.to && job.to_columns && !(most <= std::numeric_limits<F>::max())) job.least = 0;  // an entry would be infinite
+  if (job.to) write(rows, job.to);
+  if (job.to_columns) write(columns, job.to_columns);
 }
 
 template <class F>
@@ -177,7 +193,19 @@ void whiten(const WhitenCall<F>& call) {
   }
 }
 
+template <class F>
+void flow_sides(const FlowSidesCall<F>& call) {
+  const bool is_fourth_root = call.exponent == 0.25;  // by far the commonest, and pow takes thirty times as long
+  for (int64_t i = 0; i < call.count; i++) {
+    const F flow = call.flow[i], bounded = flow < call.least[i] ? call.least[i] : flow;
+    const F power = is_fourth_root ? std::sqrt(std::sqrt(bounded)) : std::pow(bounded, static_cast<F>(call.exponent));
+    call.into[i] = power;
+    call.out[i] = flow > 0 ? std::sqrt(flow / bounded) * power : power;
+  }
+}
+
 }  // namespace
 }  // namespace pathsgd
 
 PATHSGD_ENTRIES(whiten, WhitenCall)
+PATHSGD_ENTRY(flow_sides, FlowSidesCall, double)

@@ -2,7 +2,7 @@
 
     python benchmarks/compiled_passes.py [--repetitions 15]
 
-Processor time of 5 passes, with and without the optimiser in turn; the least of each, and their ratio.
+Processor time of 5 passes, with and without the optimiser in turn: the least of each and the ratio.
 """
 
 from __future__ import annotations

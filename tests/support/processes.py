@@ -1,7 +1,8 @@
 """Several processes with a gloo group between them, on one machine, for a test of a few seconds.
 
-`in_processes(4, work, *args)` calls `work(*args)` in four processes, each with its rank in an initialised process
-group, and returns the four results. Processes are forked: what the test has imported is there already.
+`in_processes(4, work, *args)` calls `work(*args)` in 4 processes, each with its rank in an
+initialised process group, and returns the 4 results. Processes are forked: what the test has
+imported is there already.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ HANG = timedelta(days=1)
 
 
 def in_processes(world: int, work: Callable[..., Any], *args: Any) -> list[Any]:
-    """The results of `work(*args)` in every rank; what a rank raises is raised here, with its traceback."""
+    """The results of `work(*args)` in every rank; an error of a rank comes with its traceback."""
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

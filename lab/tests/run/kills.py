@@ -1,7 +1,9 @@
-"""Kill -9 one process after the other that trains the same run: a program, since processes that train are forked.
+"""Kill -9 one process after the other that trains the same run.
 
-python kills.py SPEC SEED KILLS FOLDER     prints the exit codes: of those killed, of one that ends the run in
-                                           FOLDER/disturbed, of one that makes it without a kill in FOLDER/calm
+    python kills.py SPEC SEED KILLS FOLDER
+
+Prints the exit codes of the killed processes, of one that ends the run in FOLDER/disturbed, and of
+one that trains it without a kill in FOLDER/calm. A program, because processes that train are forked.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from pathsgd_lab.run.train import train
 
 CALLS = ("open", "write", "fsync", "replace", "unlink", "mkdir")
 LATEST = 90
-"""The latest moment of a kill, in steps and calls that change the disk since the process was started."""
+"""The latest moment of a kill, in steps and calls that change the disk since its start."""
 
 
 def die_at(moment: int) -> None:

@@ -49,7 +49,7 @@ unit: setup
 # The same tests with 10,000 new cases in all; `make test` tries a few hundred, always the same.
 fuzz: setup
 	PATHSGD_FUZZ=10000 $(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal --timeout=3600 \
-	  --hypothesis-profile=explore tests/fuzz
+	  --hypothesis-profile=explore -m '' tests/fuzz
 
 # The properties of all tests with new cases, in rounds, for an hour. A failure prints its example and the seed of its
 # round; what it finds becomes an @example of the test.

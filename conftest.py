@@ -1,7 +1,7 @@
-"""What holds for every test: the same cases and random numbers in every run, and a summary of skips.
+"""For every test: the same cases and random numbers in every run, and a summary of skips.
 
-Hypothesis has two profiles.  `deterministic`, the default, draws the same cases in every run, on every machine.
-`explore` draws new ones and prints how to repeat a failure: `make explore`, part of `make nightly`.
+Hypothesis has two profiles. `deterministic`, the default, draws the same cases in every run, on
+every machine. `explore` draws new ones and prints how to repeat a failure: `make explore`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ settings.register_profile(
 settings.register_profile("explore", settings.get_profile("deterministic"), derandomize=False)
 settings.load_profile("deterministic")
 
-# Hypothesis takes constants out of the modules imported so far and tries them: which cases it draws would depend on
-# the tests that ran before.
+# Hypothesis also tries the constants in all modules imported so far: which cases it draws would
+# depend on the tests that ran before.
 providers._get_local_constants = lambda: providers._local_constants
 
 

@@ -35,9 +35,7 @@ def run(
     many = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes))
     start = [sys.executable, *(many if processes > 1 else ()), "-m", "pathsgd_lab.cli"]
     words = [*SETTINGS, "--steps", str(steps), "--run-dir", str(directory), *more]
-    return subprocess.run(
-        [*start, *words], capture_output=True, text=True, timeout=200, check=False
-    )
+    return subprocess.run([*start, *words], capture_output=True, text=True, check=False)
 
 
 def record_of(directory: Path) -> Record:

@@ -39,9 +39,8 @@ def cases(draw: st.DrawFn) -> str:
     return f"{operation} {draw(st.integers(0, 2**31 - 1))} {steps} {rows} {units} {draw(st.integers(1, 20))}"
 
 
-@pytest.mark.timeout(
-    max(1800, CASES)
-)  # the compiler takes most of it, unless thousands of cases are asked for
+@pytest.mark.nightly
+@pytest.mark.timeout(max(1800, CASES))  # minutes for the compiler, the rest for the cases
 def test_the_kernels_under_sanitizers(tmp_path: Path) -> None:
     """Of 16 bytes, as any processor has them: the widths differ in nothing but a number."""
     if COMPILER is None:

@@ -7,8 +7,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import pytest
-
 import pathsgd
 import pathsgd.nn
 from support.harness import COMPILER, build_harness, check, run
@@ -17,7 +15,6 @@ PACKAGE = Path(pathsgd.__file__).parent
 PROJECT = Path(__file__).parents[2]
 
 
-@pytest.mark.timeout(1800)  # the compiler takes most of it
 def test_the_kernels_against_plain_loops(tmp_path: Path) -> None:
     """64 bytes is the shape of the AVX-512 build. tests/fuzz has 16, under sanitizers."""
     if COMPILER is None:

@@ -73,6 +73,9 @@ def test_state_goes_to_torch_and_back() -> None:
 @pytest.mark.parametrize("way", ["deepcopy", "pickle", "torch.save"])
 def test_copies(way: str) -> None:
     module = pathsgd.nn.RNN(3, 4, nonlinearity="relu")
+    with torch.no_grad():
+        for p in module.parameters():
+            p.abs_()  # every unit is active: every weight changes the output
     if way == "deepcopy":
         twin = copy.deepcopy(module)
     elif way == "pickle":

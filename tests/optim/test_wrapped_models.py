@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -164,28 +163,20 @@ def test_autocast_and_a_scaler(make: Callable[[nn.Module], PathAdam | PathSGD]) 
         torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-5)
 
 
-def test_a_compiled_pass_is_not_slower_because_an_optimizer_watches_it() -> None:
-    """Processor time of a forward and backward pass, in turn with and without an optimiser; the least of each."""
+def test_an_optimizer_that_watches_a_compiled_model_breaks_no_graph() -> None:
     torch.manual_seed(0)
-    x = torch.randn(512, 256)
+    x = torch.randn(5, 16)
 
-    def compiled() -> nn.Module:
-        layers = [nn.Linear(256, 256), nn.ReLU()] * 3
-        return torch.compile(nn.Sequential(*copy.deepcopy(layers)), backend="eager")  # type: ignore[return-value]
-
-    watched, alone = compiled(), compiled()
-    optimizer = PathAdam(watched, refresh_every=10)
-
-    def seconds(model: nn.Module) -> float:
-        start = time.process_time()
+    def graphs(watched: bool) -> int:
+        torch._dynamo.reset()
+        counters.clear()
+        layers = [nn.Linear(16, 16), nn.ReLU()] * 3
+        model = torch.compile(nn.Sequential(*copy.deepcopy(layers)), backend="eager")
+        optimizer = PathAdam(model, refresh_every=2) if watched else None
         for _ in range(5):
             model(x).square().mean().backward()
-        return time.process_time() - start
+            if optimizer is not None:
+                optimizer.step()
+        return counters["stats"]["unique_graphs"]
 
-    seconds(watched), seconds(alone)
-    optimizer.step()
-    before = counters["stats"]["unique_graphs"]
-    pairs = [(seconds(watched), seconds(alone)) for _ in range(15)]
-    least, wanted = map(min, zip(*pairs))
-    assert least < 1.2 * wanted
-    assert counters["stats"]["unique_graphs"] == before
+    assert graphs(watched=True) == graphs(watched=False) == 1

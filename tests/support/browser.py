@@ -54,6 +54,11 @@ class Visit:
         self.dialogs.append(dialog.message)
         dialog.dismiss()
 
+    def wait_for_outcome(self) -> None:
+        """Let the page go on until a script has run or was refused."""
+        while not (self.dialogs or self.violations):
+            self.page.wait_for_timeout(20)
+
     @property
     def violations(self) -> list[str]:
         """What the page's policy forbade, in frames of the page too."""

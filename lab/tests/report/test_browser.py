@@ -75,7 +75,7 @@ def test_the_policy_alone_stops_what_slips_through(mark: str, browser: Any, tmp_
         visit = Visit(browser, tmp_path / f"{name}.html")
         if "bait" in mark:
             visit.page.locator("#bait").click()
-        visit.page.wait_for_timeout(300)
+        visit.wait_for_outcome()
         assert bool(visit.dialogs) is not policy, (name, visit.dialogs)
         assert bool(visit.violations) is policy
         assert visit.page.locator(".figure .main-svg").count() > 0

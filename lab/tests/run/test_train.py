@@ -7,9 +7,9 @@ import math
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -354,11 +354,8 @@ def test_interrupt_saves_and_resume_goes_on(tmp_path: Path, number: int) -> None
 
 def test_finished_run_is_not_run_again(tmp_path: Path) -> None:
     first = train(tiny(), tmp_path)
-    start = time.monotonic()
-    assert plain(train(tiny(), tmp_path, resume=True)) == plain(first)
-    assert (
-        time.monotonic() - start < 60
-    )  # no more than reading a file; a guard against a hang, not a measurement
+    with mock.patch.object(Trainer, "advance", side_effect=AssertionError("it trains")):
+        assert plain(train(tiny(), tmp_path, resume=True)) == plain(first)
 
 
 def test_directories_are_not_mixed_up(tmp_path: Path) -> None:

@@ -368,7 +368,7 @@ def test_figures_are_drawn_in_a_browser(browser: str, results: Path, tmp_path: P
     words = "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update"
     command = [browser, *words.split(), "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"]
     command += ["--virtual-time-budget=20000", "--dump-dom", (tmp_path / "report.html").as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     body = done.stdout.split("</head>", 1)[1]
     drawn = re.findall(r'<div class="figure[^"]*js-plotly-plot[^"]*" id="([^"]+)"', body)
     wanted = []

@@ -69,5 +69,6 @@ def commit() -> str:
 
 
 def _git(directory: Path, *words: str) -> str:
-    command = ["git", "-C", str(directory), *words]
+    # `git status` otherwise rewrites the index; a run that is killed would leave index.lock behind.
+    command = ["git", "--no-optional-locks", "-C", str(directory), *words]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

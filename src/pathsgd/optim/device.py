@@ -79,11 +79,12 @@ def move(parts: list[Part], plan: Plan, constant: float, skips: Skips) -> Outcom
 
 
 def _move_of(part: Part, plan: Plan, constant: float) -> _Move:
-    lr, rate = part.group["lr"], None
-    if plan.capturable and isinstance(lr, Tensor):
-        lr, rate = 1.0, lr
+    lr = part.group["lr"]
+    rate = lr if plan.capturable and isinstance(lr, Tensor) else None
     state, corrected = part.states[0].rule, not plan.capturable
-    fused = plan.rule.fused(state, part.group, float(lr), corrected=corrected)
+    fused = plan.rule.fused(
+        state, part.group, 1.0 if rate is not None else float(lr), corrected=corrected
+    )
     assert fused is not None
     rule = replace(fused.update, whitens=fused.update.whitens and plan.whitens)
     if not isinstance(part.passes, Flat):

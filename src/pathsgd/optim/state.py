@@ -64,8 +64,9 @@ class Growth:
         starts = STARTS if units else 0
         known = self.directions
         if known is None:
-            zeros = [empty.new_zeros(n) for n in ((starts, units), (starts,), (starts,), (units,))]
-            known = Directions(*zeros, 0)  # type: ignore[arg-type]
+            ages, means = empty.new_zeros(starts), empty.new_zeros(starts)
+            rays, left = empty.new_zeros(starts, units), empty.new_zeros(units)
+            known = Directions(rays, ages, means, left, 0)
         vector = empty.new_zeros(math.prod(shape[1:])) if self.vector is None else self.vector
         found = {
             "repeats": self.repeats,
@@ -90,9 +91,8 @@ class Growth:
         if bool((moved["vector"] != 0).any()):
             known["vector"] = moved["vector"]
         if saved["looks"]:
-            known["directions"] = Directions(
-                *(moved[name] for name in _OF_DIRECTIONS), saved["started"]
-            )
+            rays, age, mean, left = (moved[name] for name in _OF_DIRECTIONS)
+            known["directions"] = Directions(rays, age, mean, left, saved["started"])
             known |= {"scale": moved["scale"], "rate": like.new_tensor(saved["rate"])}
         return Growth(**numbers, **known)
 
@@ -105,8 +105,8 @@ _GROWTH_ENTRIES = (
 
 def on_like(directions: Directions, like: Tensor) -> Directions:
     """The directions on the device and in the dtype of `like`."""
-    tensors = (getattr(directions, name).to(like) for name in _OF_DIRECTIONS)
-    return Directions(*tensors, directions.started)
+    rays, age, mean, left = (getattr(directions, name).to(like) for name in _OF_DIRECTIONS)
+    return Directions(rays, age, mean, left, directions.started)
 
 
 @dataclass

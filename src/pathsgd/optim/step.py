@@ -95,18 +95,18 @@ def _move_of(part: Part, plan: Plan, constant: float) -> Move:
 
 
 def _move(moves: list[Move], parts: list[Part], plan: Plan, constant: float) -> Outcome:
-    is_dual = isinstance(plan.clip, DualNorm)
+    clip, is_dual = plan.clip, isinstance(plan.clip, DualNorm)
     if is_dual or plan.bounds_steps:
         for m in moves:
             m.squares = m.passes.square_sums()
         _add_up_squares(moves, parts)
     norm, factor = None, 1.0
-    if is_dual:
+    if isinstance(clip, DualNorm):
         norm = math.sqrt(constant * sum(square for m in moves for square in m.squares))
-        factor = clip_factor(norm, plan.clip.limit)
-    elif plan.clip is not None:
+        factor = clip_factor(norm, clip.limit)
+    elif clip is not None:
         long = length(directions(parts), adder(parts))
-        factor = clip_factor(constant * long, plan.clip.limit)
+        factor = clip_factor(constant * long, clip.limit)
     if factor == 0:
         return Outcome(norm, moved=False)
     bounds = plan.bounds_steps and any(s.growth.repeats for m in moves for s in m.part.states)

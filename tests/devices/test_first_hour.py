@@ -72,8 +72,10 @@ def test_parameters_in_half_precision(dtype: torch.dtype) -> None:
     model(x).float().square().mean().backward()
     optimizer.step()
     state = optimizer.state[model[0].weight]
-    assert state["whitening"].dtype == state["exp_avg"].dtype == torch.float32
-    step = state["exp_avg"] / (state["exp_avg_sq"].sqrt() + 1e-8 * 0.1) * state["whitening"]
+    assert state.dense_whitening().dtype == state.rule.exp_avg.dtype == torch.float32
+    step = (
+        state.rule.exp_avg / (state.rule.exp_avg_sq.sqrt() + 1e-8 * 0.1) * state.dense_whitening()
+    )
     wanted = (
         before.float() - 1e-2 * to_cpu(step).float()
     )  # both corrections of the first step are 0.1

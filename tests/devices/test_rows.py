@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from pathsgd import PathAdam
-from pathsgd.optim.parts import whitening_of
 from pathsgd.optim.scale_free import ScaleFreeRows
 from pathsgd.torch_private import segment_sums
 from support.device import DEVICE, counting, to_cpu
@@ -37,10 +36,7 @@ def rows_of(model: nn.Module, x: Tensor, groups: bool) -> ScaleFreeRows:
     optimizer = PathAdam(model, params=params)
     model(x).square().mean().backward()
     optimizer.step()
-    parts = optimizer._parts.with_gradients(
-        optimizer.param_groups, optimizer._names, optimizer.state
-    )
-    return optimizer._refresh.scale_free_rows(parts, optimizer._last)
+    return optimizer._refresh.scale_free_rows(optimizer.parts_with_gradients(), optimizer._last)
 
 
 def moved_by_chance(model: nn.Module) -> list[Tensor]:
@@ -87,10 +83,9 @@ def test_entries_without_a_metric_have_no_length() -> None:
     for model, inputs in ((here, x), (there, x.to(DEVICE))):
         rows = rows_of(model, inputs, False)
         row = rows._rows[0]
-        whitening = whitening_of(row.part.states[row.index]).clone()
-        whitening[0, 0, 0] = 0.0
-        row.part.states[row.index] |= {"whitening": whitening}
-        row.part.states[row.index].pop("whitening_columns", None)
+        state = row.part.states[row.index]
+        state.whitening = state.dense_whitening().expand(row.p.shape).clone()
+        state.whitening[0, 0, 0] = 0.0
         with torch.no_grad():
             rows.remember()
             model[0].weight.mul_(torch.arange(1.0, 10.0).view(3, 3).to(inputs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -143,21 +144,17 @@ def test_steps_are_those_of_the_cpu(name: str, optimizer: str) -> None:
     assert_same(model, there)
     assert there_opt.log_gamma_sq == pytest.approx(here_opt.log_gamma_sq, rel=1e-5)
     assert there_opt.dual_norm == pytest.approx(here_opt.dual_norm, rel=1e-3, nan_ok=True)
-    # On the CPU it may be |D|_F instead of |D|_2, where that satisfies the limit: at most sqrt(rank) times as large.
-    rank = max(min(p.shape[0], p[0].numel()) for p in model.parameters())
-    assert not there_opt.step_growth > here_opt.step_growth * (1 + 1e-3)
-    assert not here_opt.step_growth > there_opt.step_growth * rank**0.5 * (1 + 1e-3)
 
 
 @pytest.mark.parametrize(("name", "optimizer"), TABLE)
 def test_nobody_waits_between_measurements(name: str, optimizer: str) -> None:
     _, _, there, x = pair(name)
     made = OPTIMIZERS[optimizer](there)
-    made._refresh.every = 3
+    made._refresh.plan = dataclasses.replace(made.plan, refresh_every=3)
     counts = train(there, made, x, 8)
     between = [c.syncs for i, c in enumerate(counts) if i % 3]
     assert between == [0] * len(between), [c.waits for c in counts]
-    if made.terms == "first":
+    if made.plan.terms == "first":
         assert [counts[i].syncs for i in (3, 6)] == [1, 1], counts[3].waits
 
 

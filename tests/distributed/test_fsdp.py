@@ -15,7 +15,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 import pathsgd
 from pathsgd import PathAdam, PathSGD, random_rescaling
 from pathsgd.distributed.sharded import whole_parameters
-from pathsgd.optim import base, bound_growth_, scale_free, wrap
+from pathsgd.optim import bound_growth_, plan, scale_free, wrap
 from support.parallel import MODELS, OPTIMIZERS, assert_ranks_agree, batch_of, make, share
 from support.processes import in_processes
 
@@ -141,7 +141,7 @@ def train_hybrid() -> dict[str, Tensor]:
 
 
 def test_the_step_of_other_devices_takes_parts_as_well() -> None:
-    """It has passes of its own (optim/on_device.py); here they run on the CPU."""
+    """It has passes of its own (optim/device.py); here they run on the CPU."""
     for usual, other in zip(
         *(in_processes(2, train_elsewhere, forced) for forced in (False, True))
     ):
@@ -151,13 +151,13 @@ def test_the_step_of_other_devices_takes_parts_as_well() -> None:
 
 def train_elsewhere(forced: bool) -> dict[str, Tensor]:
     model = sharded(make("recurrent"))
-    with patch.object(base, "_is_elsewhere", lambda parts: forced):
+    with patch.object(plan, "_are_on_device", lambda parts: forced):
         steps_of(model, PathAdam(model, lr=3e-3), (5, 2), range(5))
     return values(model)
 
 
 def test_rows_of_other_devices_are_spread_as_well() -> None:
-    """They are measured all at once there (optim/flat_rows.py); here on the CPU."""
+    """They are measured all at once there (`FlatRows`); here on the CPU."""
     for usual, other in zip(*(in_processes(2, train_rows, forced) for forced in (False, True))):
         for name, value in usual.items():
             torch.testing.assert_close(other[name], value, rtol=1e-6, atol=1e-9)
@@ -184,7 +184,9 @@ def kept() -> tuple[int, int, dict[str, int]]:
     optimizer = PathAdam(model, lr=3e-3, refresh_every=3)
     steps_of(model, optimizer, (5, 2), range(3))
     state = [s for s in optimizer.state.values()]
-    own = sum(s[key].numel() for s in state for key in ("whitening", "exp_avg", "exp_avg_sq"))
+    own = sum(
+        t.numel() for s in state for t in (s.dense_whitening(), s.rule.exp_avg, s.rule.exp_avg_sq)
+    )
     used = {}
     for what, step in (("measured", 3), ("between", 4)):
         x, y = (share(t) for t in batch_of(step, (5, 2)))

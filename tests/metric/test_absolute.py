@@ -69,7 +69,10 @@ def test_larger_weights_get_no_larger_steps(net):
         for optimizer in optimizers:
             optimizer.step()
         sizes.append(
-            [[mean_log(o.state[p]["whitening"]) for p in model.parameters()] for o in optimizers]
+            [
+                [mean_log(o.state[p].dense_whitening()) for p in model.parameters()]
+                for o in optimizers
+            ]
         )
     (relative, absolute), (relative_later, absolute_later) = sizes
     assert absolute_later == pytest.approx(absolute, abs=1e-5)
@@ -135,8 +138,8 @@ def test_sizes_are_part_of_the_state(net):
     optimizer.step()
     twin = PathAdam(model, lr=1e-2, metric="absolute", example_inputs=(x,))
     twin.load_state_dict(optimizer.state_dict())
-    assert [twin.state[p].get("log_size") for p in model.parameters()] == [
-        optimizer.state[p].get("log_size") for p in model.parameters()
+    assert [twin.state[p].log_size for p in model.parameters()] == [
+        optimizer.state[p].log_size for p in model.parameters()
     ]
 
 
@@ -148,5 +151,5 @@ def test_an_output_layer_of_zeros_gets_its_sizes_when_there_are_paths(net):
         optimizer.zero_grad()
         (model(x) - 1).square().mean().backward()
         optimizer.step()
-    sizes = [optimizer.state[p]["log_size"] for p in (model.rnn.weight_hh_l0, model.out.weight)]
+    sizes = [optimizer.state[p].log_size for p in (model.rnn.weight_hh_l0, model.out.weight)]
     assert sizes[0] == 0 and all(p.isfinite().all() for p in model.parameters())

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pathsgd import Metric, kappa, path_normalize_grad_
-from pathsgd.metric.gradients import clip_factor
+from pathsgd.metric.bounds import clip_factor
 from pathsgd.optim import DualNorm
 from support.small_rnn import gradients, rnn
 

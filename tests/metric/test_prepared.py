@@ -117,6 +117,6 @@ def test_an_optimiser_works_on_the_same_tensors_at_every_step() -> None:
             optimizer.zero_grad()
             model(x).square().mean().backward()
             optimizer.step()
-            now = {n: optimizer.state[p]["whitening"] for n, p in model.named_parameters()}
+            now = {n: optimizer.state[p].whitening for n, p in model.named_parameters()}
             assert k < 2 or load().library is None or all(now[n] is kept[n] for n in now)
             kept = now

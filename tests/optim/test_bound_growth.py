@@ -17,8 +17,8 @@ from pathsgd import PathAdam, PathSGD
 from pathsgd.network.record.record import record
 from pathsgd.network.recurrences import recurrences
 from pathsgd.optim import bound_growth_
-from pathsgd.optim.growth import make_room
-from pathsgd.optim.step_bound import LEAST_ROOM
+from pathsgd.optim.state import Growth
+from pathsgd.optim.step_bound import LEAST_ROOM, make_room
 from support.loops import LOOPS, Layers, Loop, Stack
 
 LENGTH = 12
@@ -270,10 +270,10 @@ def test_bounding_after_loading_leaves_the_other_optimiser_alone():
     train(first, one, 4)
     train(second, two, 1)
     two.load_state_dict(one.state_dict())
-    state = one.state[first.rnn.weight_hh_l0]
-    kept = {key: state[key].clone() for key in ("growth_rays", "growth_mean")}
+    directions = one.state[first.rnn.weight_hh_l0].growth.directions
+    kept = {name: getattr(directions, name).clone() for name in ("rays", "mean")}
     train(second, two, 6)
-    assert all(torch.equal(state[key], value) for key, value in kept.items())
+    assert all(torch.equal(getattr(directions, name), value) for name, value in kept.items())
 
 
 def test_what_calls_keep_may_lie_in_the_optimisers_state():
@@ -309,11 +309,11 @@ def recurrence_of(model):
 
 
 def test_room_closes_at_once_and_opens_slowly():
-    recurrence, state, uses = recurrence_of(growing()), {}, 100
+    recurrence, state = recurrence_of(growing()), Growth(uses=100)
 
     def room(rate):
-        make_room(state, torch.tensor(rate), recurrence, uses)
-        return state["growth_room"]
+        make_room(state, torch.tensor(rate), recurrence)
+        return state.room
 
     fading = room(0.5)
     assert fading == pytest.approx(

@@ -74,13 +74,13 @@ def test_the_metric_is_that_of_the_pass_that_ran() -> None:
         model, lr=0.0, metric="relative"
     )  # which remembers nothing of earlier passes
     one_step(model, fresh, x)
-    expected = {n: fresh.state[p]["whitening"].clone() for n, p in model.named_parameters()}
+    expected = {n: fresh.state[p].dense_whitening().clone() for n, p in model.named_parameters()}
     grown = pathsgd.PathAdam(model, lr=0.0, metric="relative")
     for step in range(4):
         model.step = step
         one_step(model, grown, x)
     for name, p in model.named_parameters():
-        torch.testing.assert_close(grown.state[p]["whitening"], expected[name])
+        torch.testing.assert_close(grown.state[p].dense_whitening(), expected[name])
 
 
 def test_a_loop_as_long_as_an_attribute_says() -> None:

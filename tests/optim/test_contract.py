@@ -226,7 +226,7 @@ def test_layouts_that_change_keep_every_moment(mlp):
     optimizer = PathAdam(mlp.model, 0.01, clip=None, growth=None, refresh_every=10**9)
     mlp.train(optimizer, 1)
     named = dict(mlp.model.named_parameters())
-    whitening = {name: optimizer.state[p]["whitening"].clone() for name, p in named.items()}
+    whitening = {name: optimizer.state[p].dense_whitening().clone() for name, p in named.items()}
     start = {name: p.detach().clone() for name, p in named.items()}
     plain = {name: torch.zeros_like(p).requires_grad_() for name, p in named.items()}
     adam = torch.optim.Adam(plain.values(), 0.01, betas=optimizer.defaults["betas"])

@@ -85,7 +85,7 @@ def test_an_output_layer_of_zeros_begins_to_learn(rnn, make, bias):
         if step == 0:
             assert model.out.weight.any()
     assert not torch.equal(model.rnn.weight_hh_l0, hidden)
-    if isinstance(optimizer.metric, Metric):
+    if isinstance(optimizer.plan.metric, Metric):
         assert (model(x) - y).square().mean().item() < 0.99 * first
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import pathsgd
 from pathsgd.metric import whitening
-from pathsgd.optim.loading import LARGEST_AGE
+from pathsgd.optim.state import RELEASED
 
 
 class Heads(nn.Module):
@@ -61,7 +61,7 @@ def trained(
 
 
 def let_go(optimizer: torch.optim.Optimizer) -> int:
-    return sum(state["age"] == LARGEST_AGE for state in optimizer.state.values() if "age" in state)
+    return sum(state.age == RELEASED for state in optimizer.state.values())
 
 
 @pytest.mark.parametrize("reload", [False, True])

@@ -157,7 +157,7 @@ def test_ratios_take_whitened_steps_to_balanced_ones(rho: float) -> None:
     net, x = make(7, 9, 1.0, True)
     measured, parameters = Geometry(net).measure((x,)), dict(net.named_parameters())
     names = ["rnn.weight_hh_l0", "rnn.weight_ih_l0"]
-    ratios = balancing_ratios(measured, parameters, rho, names)
+    ratios = balancing_ratios(measured, parameters, Metric(rho), names)
     assert set(ratios) == set(names)
     for name in names:
         wanted = (

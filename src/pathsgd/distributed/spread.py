@@ -6,9 +6,11 @@ whole tensor keeps this process's part (`parted`). All processes do the same in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -43,10 +45,8 @@ class Spread:
 
     def own(self, whole: Tensor) -> Tensor:
         """This process's part of a tensor that every process has; a copy, so that the rest can go."""
-        from torch.distributed.tensor import (  # loaded by whoever sharded the model
-            DTensor,
-            Replicate,
-        )
+        # loaded by whoever sharded the model
+        from torch.distributed.tensor import DTensor, Replicate
 
         everywhere = DTensor.from_local(
             whole, self.mesh, [Replicate()] * self.mesh.ndim, run_check=False
@@ -83,3 +83,16 @@ def own_like(p: Tensor, t: Tensor) -> Tensor:
     if not is_sharded(t):
         return spread.own(t)
     return t.redistribute(p.device_mesh, p.placements).to_local()  # type: ignore[operator, attr-defined, no-any-return]
+
+
+def total(numbers: Tensor, spreads: Sequence[Spread | None], device: torch.device) -> Tensor:
+    """One number for each tensor, of this process's part of it, added up over the processes.
+
+    spreads: how each tensor is spread. device: where the processes can add.
+    """
+    there = numbers.to(device)
+    for spread in dict.fromkeys(spreads):
+        if spread is not None:
+            mine = torch.tensor([s == spread for s in spreads], device=device)
+            there = torch.where(mine, spread.summed(torch.where(mine, there, 0.0)), there)
+    return there.to(numbers.device)

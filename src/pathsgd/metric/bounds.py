@@ -1,11 +1,12 @@
 """How far a step goes: the unit of the paper's direction, and the two lengths that can be bounded.
 
-    direction     d = c * grad / K        c = 1, or |grad| / |grad / kappa| of the first step (`scale="sgd"`)
+    direction     d = c * grad / K        c = 1, or |grad| / |grad / kappa| of the first step
     dual norm     sqrt(<grad, d>)         the same for every rescaling of the units, up to c
     length        |d|                     changes with the scaling of the units, as |grad| does
 
-The paper's rule has no unit of its own: kappa may be 1e-6 or 1e+6, and with it the rate at which the rule learns. With
-c the first step is as long as SGD's, so SGD's rates fit; c is measured once and then kept.
+The paper's rule has no unit of its own: kappa may be 1e-6 or 1e+6, and with it the rate at which the
+rule learns. With `scale="sgd"` the first step is as long as SGD's, so SGD's rates fit; c is measured
+once and then kept.
 """
 
 from __future__ import annotations
@@ -24,55 +25,48 @@ Scale = Literal["kappa", "sgd"]
 
 
 @dataclass(frozen=True)
-class DualNorm:
-    """A bound on the dual norm of the gradient, sqrt(<grad, direction>), which node-wise rescaling leaves alone.
+class _Bound:
+    limit: float
+
+    def __post_init__(self) -> None:
+        if isinstance(self.limit, str) or not 0 < self.limit < math.inf:
+            raise ValueError(
+                f"clip must be positive and finite, got {self.limit!r}; None for no bound"
+            )
+
+
+class DualNorm(_Bound):
+    """A bound on the dual norm of the gradient, sqrt(<grad, direction>), invariant under rescaling.
 
     limit: the largest dual norm that stays as it is.
     """
 
-    limit: float
 
-    def __post_init__(self) -> None:
-        _check(self.limit)
-
-
-@dataclass(frozen=True)
-class Length:
-    """A bound on the Euclidean length of the direction, as `clip_grad_norm_` would bound it; not invariant.
+class Length(_Bound):
+    """A bound on the Euclidean length of the direction, as `clip_grad_norm_` would; not invariant.
 
     limit: the largest length that stays as it is.
     """
 
-    limit: float
-
-    def __post_init__(self) -> None:
-        _check(self.limit)
-
 
 Clip = float | DualNorm | None
-"""What users say: a number bounds the dual norm, under the paper's metric the length; None for no bound."""
-
-
-def _check(limit: float) -> None:
-    if isinstance(limit, str) or not 0 < limit < math.inf:
-        raise ValueError(f"clip must be positive and finite, got {limit!r}; None for no bound")
+"""What users say: a number bounds the dual norm, under the paper's metric the length; None: no bound."""
 
 
 def bound_of(clip: Clip, metric: Metric | PaperMetric) -> DualNorm | Length | None:
     """What a clip bounds under a metric."""
     if clip is None or isinstance(clip, DualNorm):
         return clip
-    return Length(clip) if isinstance(metric, PaperMetric) else DualNorm(clip)
+    return Length(clip) if metric.numbers_clip_length else DualNorm(clip)
 
 
-def check_scale(scale: object, metric: Metric | PaperMetric) -> None:
-    """Refuse a scale that does not exist, or that would change nothing."""
-    if scale not in ("kappa", "sgd"):
-        raise ValueError(f"scale must be 'kappa' or 'sgd', got {scale!r}")
-    if scale == "sgd" and not isinstance(metric, PaperMetric):
-        raise ValueError(
-            "scale='sgd' is a unit for the paper's metric; the others have units of their own"
-        )
+def clip_factor(norm: float, limit: float | None) -> float:
+    """min(1, limit / norm); 0 for a norm that is not finite, so that one bad batch moves nothing."""
+    if limit is None:
+        return 1.0
+    if not math.isfinite(norm):
+        return 0.0
+    return 1.0 if norm <= limit else limit / norm
 
 
 def length(vectors: Sequence[Tensor], summed: Callable[[Tensor], Tensor] | None = None) -> float:
@@ -91,6 +85,6 @@ def sgd_constant(
     directions: Sequence[Tensor],
     summed: Callable[[Tensor], Tensor] | None = None,
 ) -> float | None:
-    """|grad| / |grad / kappa|; None where that is no number, and the next step must tell. summed: as in `length`."""
+    """|grad| / |grad / kappa|; None where that is no number, and the next step must find it."""
     long, short = length(gradients, summed), length(directions, summed)
     return long / short if 0 < short < math.inf and 0 < long < math.inf else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,11 +15,11 @@ from pathsgd.metric.bounds import (
     Length,
     Scale,
     bound_of,
-    check_scale,
+    clip_factor,
     length,
     sgd_constant,
 )
-from pathsgd.metric.choice import Metric, MetricChoice, PaperMetric, chosen
+from pathsgd.metric.choice import MetricChoice, check_scale, without_memory
 from pathsgd.metric.geometry import Geometry
 from pathsgd.metric.whitening import inverse_metric
 from pathsgd.network.record.model import check_model
@@ -74,17 +73,6 @@ def path_normalize_grad_(
     return scale_gradients_(parameters, inverses, bound, constant)[0]
 
 
-def without_memory(metric: MetricChoice) -> Metric | PaperMetric:
-    """The metric, refused if it needs to remember its first measurement."""
-    metric = chosen(metric)
-    if isinstance(metric, Metric) and metric.absolute:
-        raise ValueError(
-            "the absolute metric remembers its first measurement, which a gradient in place cannot; "
-            "use PathSGD or PathAdam for it"
-        )
-    return metric
-
-
 @torch.no_grad()
 def scale_gradients_(
     parameters: Mapping[str, Tensor],
@@ -114,15 +102,6 @@ def scale_gradients_(
     for name, grad in grads.items():
         grad.copy_(scaled[name].mul_(factor)) if factor else grad.zero_()
     return norm, constant
-
-
-def clip_factor(norm: float, clip: float | None) -> float:
-    """min(1, clip / norm); 0 for a norm that is not finite, so that one bad batch moves nothing."""
-    if clip is None:
-        return 1.0
-    if not math.isfinite(norm):
-        return 0.0
-    return 1.0 if norm <= clip else clip / norm
 
 
 def refuse_unfit(names: Sequence[str], params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:

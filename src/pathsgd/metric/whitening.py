@@ -213,38 +213,25 @@ def whitenings(
     log_sizes: the sizes of the absolute metric, where they are known; `Whitenings.sized` has those that were given.
     """
     log_sizes = log_sizes or {}
-    is_paper = isinstance(metric, PaperMetric)
-    scale = (
-        math.exp(min(log_unit - measured.log_scale, 709.0)) if is_paper else 1.0
-    )  # e^709: the largest in float64
-    is_free = measured.free is None or bool(
-        measured.free
-    )  # without free parameters nobody asks the units
-    sides = (
-        None
-        if isinstance(metric, PaperMetric) or not is_free
-        else _Sides.of(measured, parameters, metric.rho)
-    )
-    prepared = last.prepared if isinstance(last, Whitenings) else None
-    made = (
-        prepared.again(measured, parameters, dtype, sides, scale, log_sizes)
-        if prepared is not None
-        else None
-    )
+    # e^709: the largest in float64
+    scale = math.exp(min(metric.unit * (log_unit - measured.log_scale), 709.0))
+    is_free = measured.free is None or bool(measured.free)  # else no unit has a factor
+    sides = _Sides.of(measured, parameters, metric.rho) if is_free else None
+    made, prepared = None, last.prepared if isinstance(last, Whitenings) else None
+    if prepared is not None:
+        made = prepared.again(measured, parameters, dtype, sides, scale, log_sizes)
     if made is None:
-        made = _whiten(
-            measured, parameters, dtype, sides, scale, last or {}, log_sizes, is_paper=is_paper
-        )
-    if not is_paper and not measured.is_plain:
+        everywhere = metric.is_everywhere
+        made = _whiten(measured, parameters, dtype, sides, scale, last or {}, log_sizes, everywhere)
+    if metric.bounds_biases and not measured.is_plain:
         # A common factor of what has a size already would change nothing.
         for bias, factor in held_back(made, measured, parameters, made.sized):
             if isinstance(factor, float) and factor == 1:
                 continue
             root, is_own = made[bias], made.prepared is not None and bias in made.prepared.names
-            # In place, so that what works on the tensor finds it where it was; a constant is kept for the next time.
-            made[bias] = (
-                root.mul_(factor) if is_own and isinstance(root, Tensor) else dense(root) * factor
-            )
+            # In place, so that what works on the tensor finds it where it was; a constant is kept.
+            in_place = is_own and isinstance(root, Tensor)
+            made[bias] = root.mul_(factor) if in_place else dense(root) * factor  # type: ignore[union-attr]
     return made
 
 
@@ -318,14 +305,13 @@ def _whiten(
     scale: float,
     last: Mapping[str, WhiteningOf],
     log_sizes: Mapping[str, float],
-    *,
-    is_paper: bool,
+    everywhere: bool,
 ) -> Whitenings:
     result = Whitenings()
     together: dict[tuple[torch.dtype, torch.device, str | None], list[str]] = {}
     for name, p in parameters.items():
         to_dtype = dtype or compute_dtype(p.dtype)
-        if name not in measured.kappa or not (is_paper or measured.is_free(name)):
+        if name not in measured.kappa or not (everywhere or measured.is_free(name)):
             result[name] = _constant(1.0, p, to_dtype, last.get(name))
         else:
             # Of what is spread over processes one after another is made whole.
@@ -444,13 +430,20 @@ def _constant(value: float, like: Tensor, dtype: torch.dtype, last: WhiteningOf 
 
 
 def balancing_ratios(
-    measured: Measure, parameters: Mapping[str, Tensor], rho: float, names: Container[str]
+    measured: Measure,
+    parameters: Mapping[str, Tensor],
+    metric: Metric | PaperMetric,
+    names: Container[str],
 ) -> dict[str, Tensor | None]:
-    """What takes a step in whitened coordinates to balanced ones, sqrt(K at rho = 1) / sqrt(K); None for ones."""
-    weight = _flow_power(measured, parameters, (rho - 1) / 4)
+    """sqrt(K at rho = 1) / sqrt(K): takes whitened steps to balanced coordinates; None for ones."""
+    weight = _flow_power(measured, parameters, (metric.rho - 1) / 4)
     ratios: dict[str, Tensor | None] = {}
     for name in (name for name in measured.kappa if name in names):
-        edges = measured.spaces.edges_on(name, parameters[name].device)
-        free = weight is not None and measured.is_free(name)
-        ratios[name] = weight[edges.target] * weight[edges.source] if free else None  # type: ignore[index]
+        ratio = None
+        if weight is not None and measured.is_free(name):
+            edges = measured.spaces.edges_on(name, parameters[name].device)
+            ratio = weight[edges.target] * weight[edges.source]
+            if metric.keeps_size:  # a recurrent matrix: both metrics have mean 1
+                ratio = ratio / ratio.log().mean().exp()
+        ratios[name] = ratio
     return ratios

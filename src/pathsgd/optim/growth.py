@@ -21,107 +21,86 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from pathsgd.arithmetic import growth
 from pathsgd.distributed.sharded import refuse_sharded
 from pathsgd.kernels.look import Look
+from pathsgd.kernels.update import compute_dtype
 from pathsgd.metric.structures import shapes_of
 from pathsgd.network.record.inputs import call_of
 from pathsgd.network.record.record import Output, record
 from pathsgd.network.recurrences import Recurrence, recurrences
 from pathsgd.network.tape import Recording
-from pathsgd.optim.parts import Part
-from pathsgd.optim.step_bound import LEAST_ROOM, RELEASE
+from pathsgd.optim.plan import LIMIT, Part
+from pathsgd.optim.state import Growth, on_like
+from pathsgd.optim.step_bound import make_room
 from pathsgd.paths.growth import map_of, whitening_of
 from pathsgd.paths.kappa import Kappa
 
-LIMIT = 3.0
-"""Default of uses * log(rate): a signal may grow 20 times between the first use and the last."""
 _SCALE_SERVES = 100  # looks; only which coordinates power iteration works in, so it need not be new
 _EVERY = 2  # steps from look to look, 1 after a look that found a rate above the cap
-_TENSORS = ("growth_scale", "growth_rays", "growth_age", "growth_mean", "growth_left")
 _looks: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # type: ignore[type-arg]
 _UNITS_A_STEP = (
     400  # a matrix n times as large is looked at every n-th time: its products wait for memory
 )
 
 
-def _is_due(weight: Tensor, state: dict[str, Any], cap: float, *, is_whole: bool = True) -> bool:
+def _is_due(weight: Tensor, state: Growth, cap: float, *, is_whole: bool = True) -> bool:
     """Whether this call looks at a matrix; all calls for it are counted here.
 
-    Looks at a sharded matrix are collective: processes agree on their number, not on what they compute.
+    Looks at a sharded matrix are collective: processes agree on their number, not on what they
+    compute.
     """
-    calls = state.get("growth_calls", 0)
-    state["growth_calls"] = calls + 1
-    if "growth_rate" not in state or cap < state["growth_cap"]:
+    calls, state.calls = state.calls, state.calls + 1
+    if state.rate is None or cap < state.cap:
         return True
     every = max(_EVERY, len(weight) // _UNITS_A_STEP)
-    rate = state["growth_rate"]
-    was_above = is_whole and every == _EVERY and rate.is_cpu and float(rate) > cap
+    was_above = is_whole and every == _EVERY and state.rate.is_cpu and float(state.rate) > cap
     return was_above or calls % every == 0
 
 
 def bound_matrix_(
     weight: Tensor,
-    state: dict[str, Any],
+    state: Growth,
     recurrence: Recurrence,
     cap: float,
     whitening: Callable[[], Tensor],
 ) -> Tensor:
-    """Bound one matrix in place, and keep what the next call starts from in `state`; returns the rate found, 0-d.
+    """Bound one matrix in place, and keep in `state` what the next call starts from.
 
-    whitening: gives 1/sqrt(K) of the matrix; asked now and then.
+    Returns the rate found, 0-d. whitening: gives 1/sqrt(K) of the matrix; called now and then.
     """
-    looks = state.get("growth_looks", 0)
-    state["growth_looks"], state["growth_cap"] = looks + 1, cap
-    look = _looks.get(weight)
-    if look is not None and looks % _SCALE_SERVES and look.serves(weight, state["growth_rays"]):
-        rate = torch.tensor(look.bound(cap), dtype=weight.dtype)
-        state["growth_started"] = look.directions.started
+    looks, state.looks, state.cap = state.looks, state.looks + 1, cap
+    look, directions = _looks.get(weight), state.directions
+    renews = looks % _SCALE_SERVES == 0
+    if look is not None and directions and not renews and look.serves(weight, directions.rays):
+        state.rate = torch.tensor(look.bound(cap), dtype=weight.dtype)
+        directions.started = look.directions.started
     else:
-        rate = _bound_anew(
-            weight, state, recurrence, cap, whitening if looks % _SCALE_SERVES == 0 else None
-        )
-    state["growth_rate"] = rate
-    return rate
+        state.rate = _bound_anew(weight, state, recurrence, cap, whitening if renews else None)
+    return state.rate
 
 
 def _bound_anew(
     weight: Tensor,
-    state: dict[str, Any],
+    state: Growth,
     recurrence: Recurrence,
     cap: float,
     whitening: Callable[[], Tensor] | None,
 ) -> Tensor:
-    """Bound a matrix in the coordinates of its whitening, or in those of the last look; prepare for the next one."""
-    work = (
-        weight.detach()
-        if weight.dtype in (torch.float32, torch.float64)
-        else weight.detach().float()
-    )
-    kept = {
-        key: state[key].to(work) for key in _TENSORS if key in state
-    }  # the model may have changed its precision
-    f = map_of(
-        recurrence,
-        work,
-        whitening() if whitening else None,
-        None if whitening else kept["growth_scale"],
-    )
-    state["growth_scale"] = f.scale
-    if "growth_rays" in state:
-        directions = growth.Directions(
-            kept["growth_rays"],
-            kept["growth_age"],
-            kept["growth_mean"],
-            kept["growth_left"],
-            state["growth_started"],
-        )
+    """Bound a matrix in the coordinates of its whitening, or of the last look."""
+    is_narrow = compute_dtype(weight.dtype) != weight.dtype
+    work = weight.detach().float() if is_narrow else weight.detach()
+    scale = None if whitening or state.scale is None else state.scale.to(work)
+    f = map_of(recurrence, work, whitening() if whitening else None, scale)
+    state.scale = f.scale
+    if state.directions is not None:
+        directions = on_like(state.directions, work)  # the model may have changed its precision
         rate = growth.bound_(f, directions, cap)
     else:
         rate = growth.settle_(f, cap)
         directions = growth.ripe_directions(f)
-    if work.dtype != weight.dtype:
+    if is_narrow:
         weight.detach().copy_(work)
     elif look := Look.at(f, directions):
         _looks[weight], directions = look, look.directions
-    state.update({f"growth_{key}": value for key, value in vars(directions).items()})
+    state.directions = directions
     return rate
 
 
@@ -135,7 +114,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.recurrences: dict[Any, list[Recurrence]] = {}
-        self.states: dict[str, dict[str, Any]] = {}
+        self.states: dict[str, Growth] = {}
 
 
 _kept: weakref.WeakKeyDictionary[nn.Module, _Kept] = weakref.WeakKeyDictionary()
@@ -203,38 +182,30 @@ def bound_growth_(
     for recurrence in kept.recurrences[key]:
         name, weight = recurrence.name, parameters[recurrence.name]
         if weight.requires_grad:
-            known = kept.states.setdefault(name, {}) if state is None else state[weight]
-            known["growth_uses"] = max(recurrence.uses, known.get("growth_uses", 0))
-            cap = cap_of(limit, known["growth_uses"] if horizon is None else horizon)
+            known = _known(kept, name, weight, state)
+            known.uses = max(recurrence.uses, known.uses)
+            cap = cap_of(limit, known.uses if horizon is None else horizon)
             if _is_due(weight, known, cap):
                 bound_matrix_(weight, known, recurrence, cap, functools.partial(whitening, name))
-            rates[name] = known["growth_rate"]
+            assert known.rate is not None
+            rates[name] = known.rate
+            if state is not None:
+                state[weight].update(known.entries(weight))
     return rates
 
 
-def make_room(state: dict[str, Any], rate: Tensor, recurrence: Recurrence, uses: int) -> None:
-    """Say in a state how much the next step may change what a matrix does over all its uses (step_bound.py).
-
-    It shrinks as the rate rises, at once, and opens again slowly: a correction may have taken a net far below the cap,
-    and steps as long as that leaves room for would take it past the cap before the next look.
-    """
-    gain = recurrence.gain if isinstance(recurrence.gain, float) else float(recurrence.gain.amax())
-    peak = state.get("growth_peak")
-    if rate.is_cpu:
-        log = uses * math.log(max(float(rate), 1e-30))
-        state["growth_peak"] = peak = log if peak is None else max(log, float(peak) - RELEASE)
-        state["growth_room"] = (
-            LEAST_ROOM + uses * max(0.0, 1 - math.exp(min(peak / uses, 0.0)))
-        ) / gain
-        return
-    there = rate.clamp(min=1e-30).log() * uses
-    new = there if peak is None else there.clamp(min=peak - RELEASE)
-    left = (LEAST_ROOM + uses * (1 - (new / uses).exp()).clamp(min=0)) / gain
-    state["growth_peak"] = new
-    known = state.get("growth_room")
-    state["growth_room"] = (
-        known.copy_(left) if isinstance(known, Tensor) else left
-    )  # a captured step reads it there
+def _known(
+    kept: _Kept, name: str, weight: Tensor, state: MutableMapping[Tensor, dict[str, Any]] | None
+) -> Growth:
+    """What is remembered of a matrix, beside the model or in another optimiser's state."""
+    known = kept.states.setdefault(name, Growth())
+    if state is None:
+        return known
+    rays = None if known.directions is None else known.directions.rays
+    if rays is None or state[weight].get("growth_rays") is not rays:  # a state that was loaded
+        like = torch.empty(0, dtype=compute_dtype(weight.dtype), device=weight.device)
+        kept.states[name] = known = Growth.of(state[weight], like)
+    return known
 
 
 def bound_parts_(
@@ -248,25 +219,25 @@ def bound_parts_(
     rates = {}
     for part in parts:
         for index, (name, p, state) in enumerate(zip(part.names, part.params, part.states)):
-            recurrence = found.get(name)
+            recurrence, known = found.get(name), state.growth
             if recurrence is None:
                 continue
-            if is_measured or "growth_uses" not in state:
-                state["growth_uses"] = max(recurrence.uses, state.get("growth_uses", 0))
-            uses = state["growth_uses"]
-            cap = cap_of(limit, uses)
+            if is_measured or not known.uses:
+                known.uses = max(recurrence.uses, known.uses)
+            cap = cap_of(limit, known.uses)
             owner = part.owners[index]  # its shape is the same in every process
-            if _is_due(owner, state, cap, is_whole=part.spread is None):
+            if _is_due(owner, known, cap, is_whole=part.spread is None):
                 weight = part.whole(p, index)
-                rate = bound_matrix_(
-                    weight, state, recurrence, cap, functools.partial(_whitening, part, index)
-                )
+                whitening = functools.partial(_whitening, part, index)
+                rate = bound_matrix_(weight, known, recurrence, cap, whitening)
                 if weight is not p:
                     p.copy_(part.own(weight))
-                make_room(state, rate, recurrence, uses)
-            rates[name] = state["growth_rate"]
+                make_room(known, rate, recurrence)
+            assert known.rate is not None
+            rates[name] = known.rate
     return rates
 
 
 def _whitening(part: Part, index: int) -> Tensor:
-    return part.whole(part.states[index]["whitening"], index)
+    whitening = part.states[index].dense_whitening().expand(part.params[index].shape)
+    return part.whole(whitening, index)

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from pathsgd.distributed.sharded import refuse_sharded
-from pathsgd.metric.bounds import DualNorm, bound_of
-from pathsgd.metric.choice import MetricChoice, PaperMetric, chosen
-from pathsgd.metric.gradients import clip_factor
+from pathsgd.metric.bounds import DualNorm, bound_of, clip_factor
+from pathsgd.metric.choice import MetricChoice, with_coordinates
+from pathsgd.metric.geometry import Measure
 from pathsgd.network.record.record import Output
-from pathsgd.optim.base import CLIP, Bound, PathOptimizer
-from pathsgd.optim.parts import Part, whitening_of
+from pathsgd.optim.base import Alone, PathOptimizer
 from pathsgd.optim.path_sgd import PathSGD
+from pathsgd.optim.plan import Bound, Part
 from pathsgd.paths.kappa import Terms
 
 PATH = "path_coordinates"
@@ -70,12 +70,8 @@ class InPathCoordinates(Optimizer):
     ) -> None:
         _refuse_unfit(optimizer)
         refuse_sharded(model, "InPathCoordinates", "use PathSGD or PathAdam")
-        metric = chosen(metric)
-        if isinstance(metric, PaperMetric):
-            raise ValueError(
-                "the paper's metric has no coordinates: use metric='absolute', or pathsgd.optim.wrap"
-            )
-        self.clip = bound_of(CLIP if clip == "auto" else clip, metric)
+        metric = with_coordinates(metric, ", or pathsgd.optim.wrap")
+        self.clip = bound_of(metric.usual_clip if clip == "auto" else clip, metric)
         self.dual_norm = math.nan
         """Length of the last gradient in the dual metric, before clipping."""
         # Takes steps that are given to it: it measures, bounds and moves.
@@ -86,6 +82,7 @@ class InPathCoordinates(Optimizer):
         )  # fmt: skip
         self.inner = optimizer
         """The optimiser itself."""
+        self._alone = Alone(f"InPathCoordinates of {type(optimizer).__name__}")
         super().__init__(
             [p for group in optimizer.param_groups for p in group["params"]],
             dict(optimizer.defaults),
@@ -118,32 +115,32 @@ class InPathCoordinates(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """One update; with a closure, the gradients are those it leaves behind."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        parts = self._mover.parts_with_gradients()
-        if not parts:
+        with self._alone:
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            parts = self._mover.parts_with_gradients()
+            if parts:
+                self._take(parts, self._mover.keep_up(parts))
             return loss
-        measured = self._mover.keep_up(parts)
+
+    def _take(self, parts: list[Part], measured: Measure | None) -> None:
         with _gradients_restored(parts):
             moved = self._moved(parts)
             if moved is None:
-                return loss
+                return
             for p, step, whitening in zip(_owners(parts), moved, _whitenings(parts)):
                 # What the mover multiplies by 1/K is this step in the parameter's own coordinates.
                 p.grad = torch.where(whitening > 0, -step / whitening, 0.0).to(p)
             self._mover.advance(parts, measured)
-        return loss
 
     def _moved(self, parts: list[Part]) -> list[Tensor] | None:
         """The optimiser's step in path coordinates; None where a gradient is not finite, and nothing moves."""
         owners, whitenings = _owners(parts), _whitenings(parts)
         seen = [p.grad * whitening for p, whitening in zip(owners, whitenings)]  # type: ignore[operator]
         self.dual_norm = float(torch.stack([u.double().square().sum() for u in seen]).sum().sqrt())
-        factor = clip_factor(
-            self.dual_norm, self.clip.limit if isinstance(self.clip, DualNorm) else math.inf
-        )
+        factor = clip_factor(self.dual_norm, math.inf if self.clip is None else self.clip.limit)
         if factor == 0:
             return None
         values = [p.detach().clone() for p in owners]
@@ -197,7 +194,7 @@ def _owners(parts: list[Part]) -> list[Tensor]:
 
 
 def _whitenings(parts: list[Part]) -> list[Tensor]:
-    return [whitening_of(state) for part in parts for state in part.states]
+    return [state.dense_whitening() for part in parts for state in part.states]
 
 
 @contextlib.contextmanager

@@ -11,10 +11,16 @@ from torch import nn
 from torch.optim import LBFGS, Optimizer
 
 from pathsgd.distributed.sharded import refuse_sharded
-from pathsgd.metric.bounds import Clip, DualNorm, Length, Scale, bound_of, check_scale
-from pathsgd.metric.choice import Metric, MetricChoice, PaperMetric
+from pathsgd.metric.bounds import Clip, DualNorm, Length, Scale, bound_of
+from pathsgd.metric.choice import (
+    Metric,
+    MetricChoice,
+    PaperMetric,
+    check_scale,
+    without_memory,
+)
 from pathsgd.metric.geometry import Geometry
-from pathsgd.metric.gradients import scale_gradients_, without_memory
+from pathsgd.metric.gradients import scale_gradients_
 from pathsgd.metric.whitening import inverse_metric
 from pathsgd.network.record.model import original
 from pathsgd.network.record.record import Output

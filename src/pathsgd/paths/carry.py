@@ -3,10 +3,9 @@
     p -> c p        grad -> grad / c        1/sqrt(K) -> c / sqrt(K)        grad / sqrt(K) -> itself
 
 So each tensor of a state is multiplied by a power of c. Torch's optimisers keep powers of the
-gradient; the path optimisers declare theirs (`state_powers`). Two entries are special:
-
-    log_size        the mean of log(1/sqrt(K)) over a parameter (metric/absolute.py): + mean log c
-    growth_scale    the scale of a recurrence's units (arithmetic/growth.py): multiplied by alpha
+gradient; path optimisers carry their states themselves (`PathOptimizer.carry`). What
+`bound_growth_` keeps in another optimiser's state is in balanced coordinates, but for
+`growth_scale`, the scale of the units.
 """
 
 from __future__ import annotations
@@ -36,9 +35,6 @@ POWERS_OF_GRADIENT: dict[type[Optimizer], dict[str, int]] = {
 
 def powers_of(optimizer: Optimizer) -> dict[str, int]:
     """The power of c for each tensor of the state; an unknown optimiser is refused."""
-    own = getattr(optimizer, "state_powers", None)
-    if own is not None:
-        return dict(own)
     known = POWERS_OF_GRADIENT.get(type(optimizer))
     if known is None:
         names = ", ".join(kind.__name__ for kind in POWERS_OF_GRADIENT)
@@ -60,6 +56,8 @@ def check(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> None:
         raise TypeError(
             f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}"
         )
+    if hasattr(optimizer, "carry"):
+        return
     powers = powers_of(optimizer)
     for name, p in parameters.items():
         for key, value in optimizer.state.get(p, {}).items():
@@ -74,20 +72,26 @@ def check(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> None:
 def carry(
     optimizer: Optimizer, parameters: Mapping[str, Tensor], spaces: NodeSpaces, factors: Tensor
 ) -> None:
-    """Rescale the state with the parameters. factors: alpha of every node, 1 for the fixed one."""
-    powers = powers_of(optimizer)
+    """Let the state follow a rescaling of the parameters.
+
+    factors: alpha of every node, 1 for the fixed one.
+    """
+    carried = getattr(optimizer, "carry", None)
+    powers = {} if carried else powers_of(optimizer)
     for name, p in parameters.items():
         edges = spaces.edges[name]
         if edges.free and p in optimizer.state:
             c = (factors[edges.target] / factors[edges.source]).expand(p.shape)
-            _carry_one(optimizer.state[p], c, factors[edges.target].reshape(-1), powers)
+            alpha = factors[edges.target].reshape(-1)
+            if carried:
+                carried(p, c, alpha)
+            else:
+                _carry_one(optimizer.state[p], c, alpha, powers)
 
 
 def _carry_one(state: dict[str, Any], c: Tensor, alpha: Tensor, powers: Mapping[str, int]) -> None:
     for key, power in powers.items():
-        if power and isinstance(state.get(key), Tensor):
+        if isinstance(state.get(key), Tensor):
             state[key] = state[key] * c.pow(power).to(state[key])
-    if "log_size" in state:
-        state["log_size"] += float(c.log().mean())
     if "growth_scale" in state:
         state["growth_scale"] = state["growth_scale"] * alpha.to(state["growth_scale"])

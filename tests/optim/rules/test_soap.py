@@ -268,7 +268,7 @@ def test_hard_gradients(kind):
     for u in gradients:
         (d,) = directions([u], [state], USUAL)
         assert d.isfinite().all()
-        assert d.abs().max() < 20
+        assert d.norm() < 2 * 600**0.5
         assert not d[(gradients == 0).all(0)].any()  # what never had a gradient
     alive = gradients.any(0)
     for basis, rows in zip(bases([state]), (alive.any(1), alive.any(0))):
@@ -283,6 +283,14 @@ def test_a_row_that_comes_alive_moves_after_one_round():
     rows = [d[0][2].abs().max() for d in followed(gradients[:, None], USUAL)]
     assert not any(rows[:15])
     assert min(rows[21:]) > 0.1
+
+
+def test_after_a_spike_no_step_is_much_longer_than_adam_s_can_be():
+    """Adam's entries are at most 1 with equal betas."""
+    gradients = [[u] for u in hard("one spike")]
+    lengths = [float(d.norm()) / 600**0.5 for (d,) in followed(gradients, USUAL)]
+    assert max(lengths[:30]) <= 1
+    assert max(lengths[30:]) <= 2
 
 
 def test_rounding_moves_nothing():

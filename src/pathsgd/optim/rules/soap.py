@@ -14,6 +14,10 @@ code: a basis never serves the gradient that made it, and the first step moves n
 A side has a basis if its dimension is at most `max_dim`, and, with sides="smaller", if it is not the
 larger of two. Without bases (vectors) this is Adam.
 
+Adam's m^2 <= v (if beta1 = beta2) is lost when the basis turns: after a spike by a factor of 100. So
+v then counts as at least (m / LARGEST)^2; without spikes |m| / sqrt(v) stays below 1, and this changes
+nothing.
+
 Where g is 0 in exact arithmetic, turning leaves rounding, and Adam would divide it by its own size.
 So eps grows by FLOOR * machine epsilon * sqrt(larger dimension) * max sqrt(v), and rows or columns
 that never had a gradient stay where they are.
@@ -33,6 +37,7 @@ from pathsgd.optim.rules.adam import Adam
 from pathsgd.optim.rules.matrices import Matrix, matrix_of
 
 FLOOR = 8.0
+LARGEST = 2.0
 SIDES = ("both", "smaller")
 
 
@@ -194,28 +199,46 @@ def _renew(state: SoapState, frequency: int) -> None:
         statistics = getattr(state, side)
         if state.step == 1:
             if bool(statistics.isfinite().all()):
-                setattr(state, side + "_basis", _still(_eigenvectors(statistics), statistics))
+                setattr(state, side + "_basis", _first_basis(statistics))
         elif (state.step - 1 - getattr(state, side + "_phase")) % frequency == 0:
             _iterate(state, side, statistics)
 
 
-def _eigenvectors(statistics: Tensor) -> Tensor:
-    """By falling eigenvalue; in double precision, because they are computed once."""
-    return torch.linalg.eigh(statistics.double()).eigenvectors.flip(1).to(statistics.dtype)
+def _first_basis(statistics: Tensor) -> Tensor:
+    """Eigenvectors, by falling eigenvalue; in double precision, because they are computed once.
+
+    Where the statistics are 0 every basis is one of eigenvectors, and eigh's would depend on
+    rounding. QR, given columns of 0, takes the axes, reflected to where the others are not.
+    """
+    values, vectors = (found.flip(-1) for found in torch.linalg.eigh(statistics.double()))
+    basis = torch.linalg.qr(vectors * _significant(values, statistics.dtype)).Q
+    return _still(basis.to(statistics.dtype), statistics)
 
 
 def _iterate(state: SoapState, side: str, statistics: Tensor) -> None:
-    """One power iteration, and the moments in the new basis. A device is not waited for."""
+    """One power iteration, and the moments in the new basis. A device is not waited for.
+
+    Columns for which the statistics have nothing but rounding stay as they are.
+    """
     basis = getattr(state, side + "_basis")
     image = statistics @ basis
-    is_finite = image.isfinite().all()
-    order = (basis * image).sum(0).argsort(descending=True, stable=True)
-    order = torch.where(is_finite, order, torch.arange(len(order), device=order.device))
-    new = _still(torch.linalg.qr(image[:, order]).Q, statistics)
+    sizes = (basis * image).sum(0)
+    significant = _significant(sizes, sizes.dtype)
+    order = torch.where(significant, sizes, 0.0).argsort(descending=True, stable=True)
+    columns = torch.where(significant, image, basis)[:, order]
+    new = _still(torch.linalg.qr(columns).Q, statistics)
+    is_finite = sizes.isfinite().all()
     new = torch.where(is_finite, new, basis)
+    order = torch.where(is_finite, order, torch.arange(len(order), device=order.device))
     state.exp_avg = _along(side, _along(side, state.exp_avg, basis), new.mT)
-    state.exp_avg_sq = state.exp_avg_sq.index_select(0 if side == "left" else 2, order)
+    second = state.exp_avg_sq.index_select(0 if side == "left" else 2, order)
+    state.exp_avg_sq = torch.maximum(second, (state.exp_avg / LARGEST).square_())
     setattr(state, side + "_basis", new)
+
+
+def _significant(sizes: Tensor, dtype: torch.dtype) -> Tensor:
+    """Which eigenvalues are more than rounding beside the largest."""
+    return sizes > FLOOR * torch.finfo(dtype).eps * len(sizes) ** 0.5 * sizes.max()
 
 
 def _still(basis: Tensor, statistics: Tensor) -> Tensor:

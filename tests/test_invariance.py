@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import pathsgd
-from pathsgd import PathAdam, PathSGD, check_invariance
+from pathsgd import PathAdam, PathMuon, PathSGD, PathSOAP, check_invariance
 
 
 class Net(nn.Module):
@@ -33,11 +33,13 @@ def model():
 X = torch.ones(5, 3, 2)
 
 
-@pytest.mark.parametrize("optimizer", [PathSGD, PathAdam, lambda m: PathSGD(m, 0.05, momentum=0.9)])
+@pytest.mark.parametrize(
+    "optimizer", [PathSGD, PathAdam, PathSOAP, PathMuon, lambda m: PathSGD(m, 0.05, momentum=0.9)]
+)
 def test_path_optimisers_stay_and_the_others_drift(model, optimizer):
     report = check_invariance(model, X, optimizer=optimizer, steps=10)
     ours = next(iter(report.drift))
-    assert ours in ("PathSGD", "PathAdam")
+    assert ours in ("PathSGD", "PathAdam", "PathSOAP", "PathMuon")
     assert report.invariant(ours) and report.ok
     assert not report.invariant("SGD") and not report.invariant("Adam")
     assert all(len(values) == 10 for values in report.drift.values())

@@ -7,7 +7,7 @@ from pathsgd.errors import UnsupportedOperation
 from pathsgd.invariance import check_invariance
 from pathsgd.metric.choice import Metric
 from pathsgd.metric.gradients import path_normalize_grad_
-from pathsgd.optim import PathAdam, PathSGD
+from pathsgd.optim import PathAdam, PathMuon, PathSGD, PathSOAP
 from pathsgd.paths.explain import explain
 from pathsgd.paths.gamma import gamma_sq, log_gamma_sq, path_norm
 from pathsgd.paths.growth import growth_rate
@@ -19,7 +19,9 @@ __version__ = version("pathsgd")
 __all__ = [
     "Metric",
     "PathAdam",
+    "PathMuon",
     "PathSGD",
+    "PathSOAP",
     "UnsupportedOperation",
     "balance",
     "check_invariance",

@@ -76,3 +76,11 @@ def segment_sums(values: Tensor, bounds: Tensor) -> Tensor:
     lengths = bounds.diff()
     owners = numbers.repeat_interleave(lengths, output_size=len(values))
     return values.new_zeros(len(numbers)).index_add_(0, owners, values)
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether what is launched now is captured in a graph instead of run."""
+    if device.type == "cpu":
+        return False
+    asked = getattr(torch.get_device_module(device), "is_current_stream_capturing", None)
+    return asked is not None and bool(asked())

@@ -77,7 +77,13 @@ def test_one_two_and_four_ranks_train_like_one_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "optimizer"), [("recurrent", "PathSGD"), ("feed-forward", "PathAdam")]
+    ("name", "optimizer"),
+    [
+        ("recurrent", "PathSGD"),
+        ("feed-forward", "PathAdam"),
+        ("feed-forward", "PathSOAP"),
+        ("recurrent", "PathMuon"),
+    ],
 )
 def test_two_ranks_train_like_one_process(name: str, optimizer: str) -> None:
     assert_trains_alike(name, optimizer, 50, (2,))

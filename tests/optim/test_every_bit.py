@@ -77,7 +77,9 @@ def losses(
     return found
 
 
-@pytest.mark.parametrize("optimiser", [pathsgd.PathAdam, pathsgd.PathSGD])
+@pytest.mark.parametrize(
+    "optimiser", [pathsgd.PathAdam, pathsgd.PathSGD, pathsgd.PathSOAP, pathsgd.PathMuon]
+)
 @pytest.mark.parametrize("name", NETS)
 def test_rescaling_by_powers_of_two_changes_no_bit(
     name: str, optimiser: type[torch.optim.Optimizer]

@@ -16,6 +16,7 @@ HALVES = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
 MAKERS: dict[str, Callable[[nn.Module], Any]] = {
     "PathSGD": lambda net: pathsgd.PathSGD(net, 1e-2, momentum=0.9, weight_decay=0.1),
     "PathAdam": lambda net: pathsgd.PathAdam(net, 1e-2, weight_decay=0.1),
+    "PathMuon": lambda net: pathsgd.PathMuon(net, 1e-2, weight_decay=0.1),
     "PathAdam of the paper": lambda net: pathsgd.PathAdam(net, 1e-3, metric="paper"),
 }
 
@@ -66,8 +67,32 @@ def test_a_step_is_that_of_float32_rounded_once(
     assert equal > 0.99 * total
 
 
+def soap(net: nn.Module) -> Any:
+    return pathsgd.PathSOAP(net, 1e-2, weight_decay=0.1)
+
+
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_step_of_soap_is_that_of_float32_rounded_once(dtype: torch.dtype) -> None:
+    """To 1/1000 of a step, and for gradients of full rank: bases pass rounding on."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.LeakyReLU(0.3), nn.Linear(4, 4))
+    low = net.to(dtype)
+    high = copy.deepcopy(low).float()
+    optimizers = soap(low), soap(high)
+    for _ in range(25):
+        x = torch.randn(64, 4)
+        backward(low, x.to(dtype))
+        high(x)
+        for p, q in zip(low.parameters(), high.parameters()):
+            q.data, q.grad = p.detach().float(), p.grad.float()  # type: ignore[union-attr]
+        for optimizer in optimizers:
+            optimizer.step()
+        for p, q in zip(low.parameters(), high.parameters()):
+            torch.testing.assert_close(p, q.to(dtype), rtol=HALVES[dtype], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("make", [*MAKERS.values(), soap], ids=[*MAKERS, "PathSOAP"])
 def test_a_resumed_run_continues_bit_for_bit(
     make: Callable[[nn.Module], Any], dtype: torch.dtype
 ) -> None:

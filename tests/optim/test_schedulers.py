@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler, swa_utils
 
-from pathsgd import PathAdam, PathSGD
+from pathsgd import PathAdam, PathMuon, PathSGD, PathSOAP
 
 STEPS = 8
 
@@ -35,6 +35,16 @@ SCHEDULERS = {
     "SWALR": lambda o: swa_utils.SWALR(o, swa_lr=1e-3, anneal_epochs=4),
 }
 PAIRS = {
+    "PathSOAP": (
+        lambda m: PathSOAP(m, 0.01),
+        lambda m: torch.optim.Adam(m.parameters(), 0.01, betas=(0.95, 0.95)),
+    ),
+    "PathMuon": (
+        lambda m: PathMuon(m, 0.01),
+        lambda m: torch.optim.Adam(
+            [{"params": m.parameters(), "momentum": 0.95}], 0.01, betas=(0.9, 0.99)
+        ),
+    ),
     "PathSGD": (
         lambda m: PathSGD(m, 0.01, momentum=0.9),
         lambda m: torch.optim.SGD(m.parameters(), 0.01, 0.9),

@@ -27,6 +27,8 @@ OPTIMISERS: dict[str, Make] = {
     "PathAdam, between": lambda m: pathsgd.PathAdam(
         m, 0.02, metric=pathsgd.Metric(0.3), growth=0.5, refresh_every=3
     ),
+    "PathSOAP": lambda m: pathsgd.PathSOAP(m, 0.02, refresh_every=3, precondition_frequency=4),
+    "PathMuon": lambda m: pathsgd.PathMuon(m, 0.02, refresh_every=3),
     "PathSGD": lambda m: pathsgd.PathSGD(m, 0.05, refresh_every=3, clip=0.1),
     "PathSGD, momentum": lambda m: pathsgd.PathSGD(
         m, 0.05, momentum=0.9, growth=0.5, refresh_every=3

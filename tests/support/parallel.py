@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pathsgd import PathAdam, PathSGD
+from pathsgd import PathAdam, PathMuon, PathSGD, PathSOAP
 
 BATCH = 8
 
@@ -39,6 +39,11 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "PathAdam": lambda model: PathAdam(model, lr=3e-3, refresh_every=2),
     "PathSGD": lambda model: PathSGD(model, lr=1e-2, momentum=0.9),
+    # Larger bases pass rounding on: most directions have next to no gradient.
+    "PathSOAP": lambda model: PathSOAP(
+        model, lr=3e-3, max_dim=6, refresh_every=2, precondition_frequency=5
+    ),
+    "PathMuon": lambda model: PathMuon(model, lr=3e-3, refresh_every=2),
 }
 
 

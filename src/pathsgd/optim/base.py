@@ -113,7 +113,7 @@ class PathOptimizer(Optimizer):
 
     def _forget_layout(self) -> None:
         names = {id(p): n for n, p in self.model.named_parameters()}
-        self._parts = Parts(names, self._codec.new, self._skips.close_counts)
+        self._parts = Parts(names, self.plan.rule, self._codec.new, self._skips.close_counts)
         self._is_sharded = has_shards(self.model)
         self._refresh.forget()
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from pathsgd.distributed.spread import Spread, is_sharded, own_like, own_part, spread_of, total
@@ -94,6 +93,8 @@ class Part:
     states: list[ParameterState]
     spread: Spread | None = None
     """How they are spread over processes; None where this process has all of them."""
+    is_fused: bool = True
+    """Whether kernels compute the rule."""
     params: list[Tensor] = field(default_factory=list)
     """What this process holds of the parameters: usually the parameters themselves."""
     passes: Any = None
@@ -142,6 +143,7 @@ def adder(parts: Sequence[Part]) -> Callable[[Tensor], Tensor] | None:
 class Parts:
     """The parts of an optimiser's parameters.
 
+    rule: what their steps are made by.
     new: makes the state of a parameter that has none.
     settle: brings the states up to date before they are compared.
     """
@@ -149,10 +151,11 @@ class Parts:
     def __init__(
         self,
         names: dict[int, str],
+        rule: Rule,
         new: Callable[[Tensor, dict[str, Any]], ParameterState],
         settle: Callable[[], None],
     ) -> None:
-        self.names, self._new, self._settle = names, new, settle
+        self.names, self._rule, self._new, self._settle = names, rule, new, settle
         self._present: list[list[Any]] = []
         self._parts: list[Part] = []
         self.is_on_device = False
@@ -179,13 +182,17 @@ class Parts:
         self, group: dict[str, Any], states: MutableMapping[Tensor, ParameterState]
     ) -> list[Part]:
         """Those of a group, together where dtype, device, sharding and counts of steps agree."""
+        joining = [p for p in group["params"] if p.grad is not None]
+        for p in joining:
+            if not states.get(p):
+                states[p] = self._new(p, group)
+        known = [states[p].rule for p in group["params"] if states.get(p)]
+        self._rule.arrange([states[p].rule for p in joining], known, group)
         together: dict[Any, list[Tensor]] = {}
-        for p in group["params"]:
-            if p.grad is not None:
-                if not states.get(p):
-                    states[p] = self._new(p, group)
-                key = p.dtype, p.device, spread_of(p), *_counts(states[p].rule)
-                together.setdefault(key, []).append(p)
+        for p in joining:
+            state = states[p].rule
+            key = p.dtype, p.device, spread_of(p), *self._fused_with(state, p, group)
+            together.setdefault(key, []).append(p)
         return [
             Part(
                 group,
@@ -193,9 +200,20 @@ class Parts:
                 ps,
                 [states[p] for p in ps],
                 spread_of(ps[0]),
+                bool(key[3]),
             )
-            for ps in together.values()
+            for key, ps in together.items()
         ]
+
+    def _fused_with(self, state: Any, p: Tensor, group: dict[str, Any]) -> list[int]:
+        """What must be equal for the kernels to take parameters together; nothing if they do not.
+
+        They update a sharded parameter shard by shard, which a rule may not allow.
+        """
+        is_whole = spread_of(p) is None or self._rule.is_elementwise
+        if is_whole and self._rule.fused(state, group, 1.0) is not None:
+            return [1, *_counts(state)]
+        return [0]
 
 
 def _counts(state: Any) -> list[int]:
@@ -212,11 +230,3 @@ def _are_on_device(parts: list[Part]) -> bool:
 def has_shards(model: nn.Module) -> bool:
     """Whether processes hold parts of the model's parameters."""
     return any(is_sharded(p) for p in model.parameters())
-
-
-def is_capturing(device: torch.device) -> bool:
-    """Whether what is launched now is captured in a graph instead of run."""
-    if device.type == "cpu":
-        return False
-    asked = getattr(torch.get_device_module(device), "is_current_stream_capturing", None)
-    return asked is not None and bool(asked())

@@ -27,9 +27,10 @@ from pathsgd.network.record.preserve import RandomState
 from pathsgd.network.record.record import Output
 from pathsgd.network.recurrences import Recurrence
 from pathsgd.optim.last_inputs import LastInputs
-from pathsgd.optim.plan import Part, Plan, is_capturing
+from pathsgd.optim.plan import Part, Plan
 from pathsgd.optim.scale_free import ScaleFreeRows
 from pathsgd.optim.state import RELEASED, UNMEASURED, ParameterState
+from pathsgd.torch_private import is_capturing
 
 
 class Refresh:

@@ -177,8 +177,10 @@ class Codec:
 
     def _like(self, p: Tensor) -> Tensor:
         """What the rule sees of a parameter: its shape, device and dtype to compute in."""
-        seen = own_part(p.detach()) if self.rule.is_elementwise else p.detach()
-        return torch.empty_like(seen, dtype=compute_dtype(p.dtype))
+        own, dtype = own_part(p.detach()), compute_dtype(p.dtype)
+        if self.rule.is_elementwise:
+            return torch.empty_like(own, dtype=dtype)
+        return own.new_empty(p.shape, dtype=dtype)
 
     def entries(self, state: ParameterState, p: Tensor) -> dict[str, Any]:
         """The entries of a state dict."""

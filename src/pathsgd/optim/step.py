@@ -27,6 +27,7 @@ from pathsgd.optim.rules import Fused, Rule
 from pathsgd.optim.step_bound import shortening
 
 _DIRECTED = UpdateRule(-1)
+_WHITENED, _WHITENED_ONCE = UpdateRule(GRADIENT), UpdateRule(GRADIENT, whitens=False)
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,10 @@ def move(parts: list[Part], plan: Plan, constant: float) -> Outcome:
 
 def _move_of(part: Part, plan: Plan, constant: float) -> Move:
     lr = float(part.group["lr"])
-    fused = plan.rule.fused(part.states[0].rule, part.group, lr)
+    fused = plan.rule.fused(part.states[0].rule, part.group, lr) if part.is_fused else None
     if fused is None:
-        return Move(part, _DIRECTED, -lr * constant, _Directed(part, plan.rule), counts=False)
+        passes = _Directed(part, plan.rule, _update(part, Fused(_WHITENED, lr)))
+        return Move(part, _DIRECTED, -lr * constant, passes, counts=False)
     rule = replace(fused.update, whitens=fused.update.whitens and plan.whitens)
     counts = hasattr(part.states[0].rule, "step")
     return Move(part, rule, -fused.length * constant, _update(part, fused), counts)
@@ -177,23 +179,23 @@ def _moment(state: Any, name: str, p: Tensor) -> Tensor:
 
 
 class _Directed:
-    """The passes of a rule that no kernel has, by its `direction`."""
+    """The passes of a rule that no kernel has, by its `direction`; the kernel whitens and moves."""
 
-    def __init__(self, part: Part, rule: Rule) -> None:
-        self._part, self._rule = part, rule
+    def __init__(self, part: Part, rule: Rule, update: Update) -> None:
+        self._part, self._rule, self._update = part, rule, update
         self._directions: list[Tensor] = []
-        pairs = zip(part.gradients(), part.states)
-        self._whitened = [g * state.dense_whitening() for g, state in pairs]
 
     def square_sums(self) -> list[float]:
-        return [float(u.double().square().sum()) for u in self._whitened]
+        return self._update.square_sums()
 
     def moments(self, update: UpdateRule) -> None:
-        part, is_whole = self._part, not self._rule.is_elementwise
-        for index, (u, state) in enumerate(zip(self._whitened, part.states)):
-            u = part.whole(u, index) if is_whole else u
-            d = self._rule.direction(u * update.factor, state.rule, part.group)
-            self._directions.append(part.own(d) if is_whole else d)
+        part = self._part
+        for index, state in enumerate(part.states):
+            u = self._update.direction(_WHITENED, index)
+            if update.factor != 1:
+                u.mul_(update.factor)
+            d = self._rule.direction(part.whole(u, index), state.rule, part.group)
+            self._directions.append(part.own(d))
 
     def direction(self, update: UpdateRule, index: int) -> Tensor:
         whitening = self._part.states[index].dense_whitening()
@@ -203,13 +205,13 @@ class _Directed:
         return float(self.direction(update, index).double().square().sum())
 
     def apply(self, update: UpdateRule, alpha: float, keep: float) -> None:
-        for p, d, state in zip(self._part.params, self._directions, self._part.states):
-            step = d * state.dense_whitening()
-            p.copy_(p.to(step.dtype).mul(keep).add_(step, alpha=alpha))
+        self._update.renew(self._directions)
+        self._update.apply(_WHITENED_ONCE, alpha, keep)
 
     def advance(self, update: UpdateRule, alpha: float, keep: float) -> None:
         self.moments(update)
         self.apply(update, alpha, keep)
 
     def release(self) -> None:
-        self._whitened, self._directions = [], []
+        self._directions = []
+        self._update.release()

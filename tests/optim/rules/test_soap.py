@@ -102,7 +102,7 @@ def test_it_is_the_published_algorithm(shape):
     gradients = drawn([shape], 60)
     oracle = Oracle(shape, SETTINGS)
     for (u,), (found,) in zip(gradients, followed(gradients, SETTINGS)):
-        np.testing.assert_allclose(found.numpy(), oracle.direction(u.numpy()), atol=1e-9)
+        np.testing.assert_allclose(found.numpy(), oracle.direction(u.numpy()), atol=1e-6)
 
 
 def test_it_is_the_package_s_optimiser():
@@ -215,7 +215,7 @@ def test_smaller_side_only():
 def test_basis_updates_are_spread_over_the_steps():
     settings = {**USUAL, "precondition_frequency": 10}
     states = [Soap().init(torch.zeros(n, n), settings) for n in (64, 32, 32, 32, 16, 8, 8)]
-    stagger(states, 10)
+    stagger(states, states, 10)
     load = [0] * 10
     for state in states:
         load[state.left_phase] += len(state.left) ** 3
@@ -226,19 +226,19 @@ def test_basis_updates_are_spread_over_the_steps():
 
 
 def bases(states):
-    return [basis for state in states for basis in (state.left_basis, state.right_basis)]
+    return [b.clone() for state in states for b in (state.left_basis, state.right_basis)]
 
 
 def test_staggered_every_basis_turns_once_a_round():
     gradients = drawn([(7, 7), (6, 6)], 21)
     states = states_for(gradients, SETTINGS)
-    stagger(states, 5)
+    stagger(states, states, 5)
     changes = [0] * 4
     for us in gradients:
         before = bases(states)
         directions(us, states, SETTINGS)
         after = bases(states)
-        changes = [n + (a is not b) for n, a, b in zip(changes, after, before)]
+        changes = [n + (not torch.equal(a, b)) for n, a, b in zip(changes, after, before)]
     assert changes == [5] * 4  # the first by eigh, then 4 rounds of 5 steps
 
 
@@ -268,7 +268,7 @@ def test_hard_gradients(kind):
     for u in gradients:
         (d,) = directions([u], [state], USUAL)
         assert d.isfinite().all()
-        assert d.abs().max() < 20
+        assert d.norm() < 2 * 600**0.5
         assert not d[(gradients == 0).all(0)].any()  # what never had a gradient
     alive = gradients.any(0)
     for basis, rows in zip(bases([state]), (alive.any(1), alive.any(0))):
@@ -283,6 +283,14 @@ def test_a_row_that_comes_alive_moves_after_one_round():
     rows = [d[0][2].abs().max() for d in followed(gradients[:, None], USUAL)]
     assert not any(rows[:15])
     assert min(rows[21:]) > 0.1
+
+
+def test_after_a_spike_no_step_is_much_longer_than_adam_s_can_be():
+    """Adam's entries are at most 1 with equal betas."""
+    gradients = [[u] for u in hard("one spike")]
+    lengths = [float(d.norm()) / 600**0.5 for (d,) in followed(gradients, USUAL)]
+    assert max(lengths[:30]) <= 1
+    assert max(lengths[30:]) <= 2
 
 
 def test_rounding_moves_nothing():
@@ -323,13 +331,13 @@ def test_settings_that_make_no_sense_are_refused(changes):
 
 def test_new_bases_are_staggered_around_those_that_have_begun():
     states = [Soap().init(torch.zeros(n, n), USUAL) for n in (8, 8, 4)]
-    stagger(states[:2], 4)
+    stagger(states[:2], states, 4)
     states[0].step = states[1].step = 3
     kept = [(s.left_phase, s.right_phase) for s in states[:2]]
     assert sorted(phase for pair in kept for phase in pair) == [0, 1, 2, 3]
     states[1].left_phase = states[1].right_phase  # one step has nothing to do
     free = {0, 1, 2, 3} - {states[0].left_phase, states[0].right_phase, states[1].left_phase}
     before = (states[0].left_phase, states[1].left_phase)
-    stagger(states, 4)
+    stagger(states, states, 4)
     assert {states[2].left_phase, states[2].right_phase} == free
     assert before == (states[0].left_phase, states[1].left_phase)

@@ -8,7 +8,7 @@ gradients. Whitened gradients do not change when units are rescaled, so neither 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -52,6 +52,12 @@ class Rule:
     def init(self, like: Tensor, settings: Settings) -> Any:
         """The state of a new parameter. like: has its shape and device, and the dtype of u."""
         raise NotImplementedError
+
+    def arrange(self, joining: Sequence[Any], known: Sequence[Any], settings: Settings) -> None:
+        """Called when other parameters of a group have gradients than in the last step.
+
+        joining: the states of those that have. known: of all that have any.
+        """
 
     def direction(self, u: Tensor, state: Any, settings: Settings) -> Tensor:
         """d in the shape of u (a vector, a matrix, a convolution); brings `state` up to date.

@@ -26,9 +26,9 @@ class Matrix:
     columns: int
 
     def of(self, u: Tensor) -> Tensor:
-        """A tensor of the parameter's shape as (rows, taps, columns), dense; a view if taps is 1."""
+        """A tensor of the parameter's shape as (rows, taps, columns), dense; without taps a view."""
         if self.taps == 1:
-            return u.reshape(self.rows, 1, self.columns)
+            return u.reshape(self.rows, self.columns)
         return u.reshape(self.rows, self.columns, self.taps).mT.contiguous()
 
     def back(self, x: Tensor) -> Tensor:

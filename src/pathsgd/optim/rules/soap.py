@@ -14,6 +14,10 @@ code: a basis never serves the gradient that made it, and the first step moves n
 A side has a basis if its dimension is at most `max_dim`, and, with sides="smaller", if it is not the
 larger of two. Without bases (vectors) this is Adam.
 
+Adam's m^2 <= v (if beta1 = beta2) is lost when the basis turns: after a spike by a factor of 100. So
+v then counts as at least (m / LARGEST)^2; without spikes |m| / sqrt(v) stays below 1, and this changes
+nothing.
+
 Where g is 0 in exact arithmetic, turning leaves rounding, and Adam would divide it by its own size.
 So eps grows by FLOOR * machine epsilon * sqrt(larger dimension) * max sqrt(v), and rows or columns
 that never had a gradient stay where they are.
@@ -21,8 +25,9 @@ that never had a gradient stay where they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,8 +36,10 @@ from pathsgd.kernels.update import ADAM, UpdateRule
 from pathsgd.optim.rules import Fused, Rule, Settings
 from pathsgd.optim.rules.adam import Adam
 from pathsgd.optim.rules.matrices import Matrix, matrix_of
+from pathsgd.torch_private import is_capturing
 
 FLOOR = 8.0
+LARGEST = 2.0
 SIDES = ("both", "smaller")
 
 
@@ -40,8 +47,8 @@ SIDES = ("both", "smaller")
 class SoapState:
     """What a parameter remembers: t + 1, m, v, L, Q_L, R, Q_R.
 
-    With bases m and v are rows x taps x columns; without, they have the parameter's shape. A phase is the
-    step of a round of `precondition_frequency` at which a basis is updated.
+    m and v of a convolution with bases are rows x taps x columns. A phase is the step of a round of
+    `precondition_frequency` at which a basis is updated.
     """
 
     step: int
@@ -53,6 +60,8 @@ class SoapState:
     right_basis: Tensor | None = None
     left_phase: int = 0
     right_phase: int = 0
+    count: Tensor | None = None
+    """t on the device, 0-d; None where the host counts all steps."""
 
     @property
     def sides(self) -> list[str]:
@@ -61,7 +70,14 @@ class SoapState:
 
 
 class Soap(Rule):
-    """Settings: betas, eps, precondition_frequency, max_dim, sides, flat."""
+    """Settings: betas, eps, precondition_frequency, max_dim, sides, flat_convolutions.
+
+    capturable: steps may be replayed without the host, so the device counts them, and every step that
+        the host does take updates all bases.
+    """
+
+    def __init__(self, *, capturable: bool = False) -> None:
+        self._capturable = capturable
 
     def check(self, settings: Settings) -> None:
         """As Adam's; a frequency of at least 1; known sides."""
@@ -76,17 +92,27 @@ class Soap(Rule):
         """t = 0, m = v = 0, L = R = 0."""
         matrix = matrix_of(like.shape, flat=settings["flat_convolutions"])
         sides = _sides(matrix, settings)
-        shape = (matrix.rows, matrix.taps, matrix.columns) if sides else like.shape
+        shape = matrix.of(like).shape if sides else like.shape
         state = SoapState(0, like.new_zeros(shape), like.new_zeros(shape))
+        if self._capturable:
+            state.count = torch.zeros((), dtype=torch.float64, device=like.device)
         for side, size in sides:
             setattr(state, side, like.new_zeros(size, size))
             setattr(state, side + "_basis", torch.eye(size, dtype=like.dtype, device=like.device))
         return state
 
+    def arrange(
+        self, joining: Sequence[SoapState], known: Sequence[SoapState], settings: Settings
+    ) -> None:
+        """Spread the updates of new bases over the steps."""
+        stagger(joining, known, settings["precondition_frequency"])
+
     def direction(self, u: Tensor, state: SoapState, settings: Settings) -> Tensor:
         """0 for the first gradient."""
         state.step += 1
         is_first = state.step == 1
+        if state.count is not None and not is_first:
+            state.count.add_(1)
         if not state.sides:
             return torch.zeros_like(u) if is_first else _adam(u, state, settings)
         matrix = matrix_of(u.shape, flat=settings["flat_convolutions"])
@@ -95,8 +121,15 @@ class Soap(Rule):
         if not is_first:
             d = _turned(_adam(_turned(x, state), state, settings), state, back=True)
         _learn(x, state, settings["betas"][1])
-        _renew(state, settings["precondition_frequency"])
+        _renew(state, lambda side: self._is_due(state, side, settings))
         return matrix.back(d)
+
+    def _is_due(self, state: SoapState, side: str, settings: Settings) -> bool:
+        """Whether a basis is updated at this step; never while a step is captured."""
+        if self._capturable:
+            return not is_capturing(state.exp_avg.device)
+        steps = state.step - 1 - getattr(state, side + "_phase")
+        return steps % settings["precondition_frequency"] == 0
 
     def fused(
         self, state: SoapState, settings: Settings, lr: float, *, corrected: bool = True
@@ -111,9 +144,9 @@ class Soap(Rule):
         return Fused(rule, lr * correction(settings["betas"], state.step), moments)
 
 
-def correction(betas: tuple[float, float], count: int) -> float:
+def correction(betas: tuple[float, float], count: Any) -> Any:
     """c: m and v began at 0."""
-    return float((1 - betas[1] ** count) ** 0.5 / (1 - betas[0] ** count))
+    return (1 - betas[1] ** count) ** 0.5 / (1 - betas[0] ** count)
 
 
 def _sides(matrix: Matrix, settings: Settings) -> list[tuple[str, int]]:
@@ -126,16 +159,16 @@ def _sides(matrix: Matrix, settings: Settings) -> list[tuple[str, int]]:
     return [(side, size) for side, size in sides if 1 < size <= settings["max_dim"]]
 
 
-def stagger(states: Sequence[SoapState], frequency: int) -> None:
+def stagger(joining: Sequence[SoapState], known: Sequence[SoapState], frequency: int) -> None:
     """Give bases that have not begun a phase each, so that the costliest step costs little.
 
     The largest first, each to the step that has least to do.
     """
     load = [0.0] * frequency
-    for state, side in _bases(states):
+    for state, side in _bases(known):
         if state.step:
             load[getattr(state, side + "_phase") % frequency] += _cost(state, side)
-    new = [(state, side) for state, side in _bases(states) if not state.step]
+    new = [(state, side) for state, side in _bases(joining) if not state.step]
     for state, side in sorted(new, key=lambda of: -_cost(*of)):
         phase = min(range(frequency), key=load.__getitem__)
         setattr(state, side + "_phase", phase)
@@ -159,7 +192,8 @@ def _adam(g: Tensor, state: SoapState, settings: Settings) -> Tensor:
         share = FLOOR * torch.finfo(g.dtype).eps * max(g.shape) ** 0.5
         divisor.add_(divisor.amax().mul_(share))
     d = torch.div(m, divisor.add_(settings["eps"]), out=divisor)
-    return d.mul_(correction(settings["betas"], state.step - 1))
+    count = state.step - 1 if state.count is None else state.count
+    return d.mul_(correction(settings["betas"], count))
 
 
 def _turned(x: Tensor, state: SoapState, *, back: bool = False) -> Tensor:
@@ -188,40 +222,60 @@ def _learn(x: Tensor, state: SoapState, beta: float) -> None:
         state.right.addmm_(rows.mT, rows, beta=beta, alpha=1 - beta)
 
 
-def _renew(state: SoapState, frequency: int) -> None:
-    """The first bases, or new ones for those whose turn it is; none where statistics overflowed."""
+def _renew(state: SoapState, is_due: Callable[[str], bool]) -> None:
+    """The first bases, or new ones where it is due; none where statistics overflowed."""
     for side in state.sides:
         statistics = getattr(state, side)
-        if state.step == 1:
-            if bool(statistics.isfinite().all()):
-                setattr(state, side + "_basis", _still(_eigenvectors(statistics), statistics))
-        elif (state.step - 1 - getattr(state, side + "_phase")) % frequency == 0:
-            _iterate(state, side, statistics)
+        if state.step > 1:
+            if is_due(side):
+                _iterate(state, side, statistics)
+        elif bool(statistics.isfinite().all()):
+            getattr(state, side + "_basis").copy_(_first_basis(statistics))
 
 
-def _eigenvectors(statistics: Tensor) -> Tensor:
-    """By falling eigenvalue; in double precision, because they are computed once."""
-    return torch.linalg.eigh(statistics.double()).eigenvectors.flip(1).to(statistics.dtype)
+def _first_basis(statistics: Tensor) -> Tensor:
+    """Eigenvectors, by falling eigenvalue; in double precision, because they are computed once.
+
+    Where the statistics are 0 every basis is one of eigenvectors, and eigh's would depend on
+    rounding. QR, given columns of 0, takes the axes, reflected to where the others are not.
+    """
+    values, vectors = (found.flip(-1) for found in torch.linalg.eigh(statistics.double()))
+    basis = torch.linalg.qr(vectors * (values > _least(values, statistics.dtype))).Q
+    return _still(basis.to(statistics.dtype), statistics)
 
 
 def _iterate(state: SoapState, side: str, statistics: Tensor) -> None:
-    """One power iteration, and the moments in the new basis. A device is not waited for."""
+    """One power iteration, and the moments in the new basis. A device is not waited for.
+
+    With a share of the old basis, so that directions that the statistics have nothing of stay as they
+    are, instead of being made of rounding. All is written over
+    what was there: a captured step reads it there, and a checkpoint has it as contiguous, without
+    which products would round otherwise.
+    """
     basis = getattr(state, side + "_basis")
     image = statistics @ basis
-    is_finite = image.isfinite().all()
-    order = (basis * image).sum(0).argsort(descending=True, stable=True)
-    order = torch.where(is_finite, order, torch.arange(len(order), device=order.device))
-    new = _still(torch.linalg.qr(image[:, order]).Q, statistics)
+    sizes = (basis * image).sum(0)
+    least = _least(sizes, sizes.dtype)
+    order = torch.where(sizes > least, sizes, 0.0).argsort(descending=True, stable=True)
+    columns = torch.addcmul(image, basis, least)[:, order]
+    new = _still(torch.linalg.qr(columns).Q, statistics)
+    is_finite = sizes.isfinite().all()
     new = torch.where(is_finite, new, basis)
-    state.exp_avg = _along(side, _along(side, state.exp_avg, basis), new.mT)
-    state.exp_avg_sq = state.exp_avg_sq.index_select(0 if side == "left" else 2, order)
-    setattr(state, side + "_basis", new)
+    order = torch.where(is_finite, order, torch.arange(len(order), device=order.device))
+    state.exp_avg.copy_(_along(side, _along(side, state.exp_avg, basis), new.mT))
+    second = state.exp_avg_sq.index_select(0 if side == "left" else -1, order)
+    torch.maximum(second, (state.exp_avg / LARGEST).square_(), out=state.exp_avg_sq)
+    basis.copy_(new)
+
+
+def _least(sizes: Tensor, dtype: torch.dtype) -> Tensor:
+    """What an eigenvalue is compared with: far above rounding, far below what matters."""
+    return sizes.max() * torch.finfo(dtype).eps ** 0.6
 
 
 def _still(basis: Tensor, statistics: Tensor) -> Tensor:
     """The basis without rows that never had a gradient: rounding would move them with the others.
 
-    The next iteration gives a row back that has had one. Contiguous, as a checkpoint has it: products
-    of matrices that lie otherwise in memory round otherwise.
+    The next iteration gives a row back that has had one.
     """
-    return (basis * (statistics.diagonal() > 0)[:, None]).contiguous()
+    return basis * (statistics.diagonal() > 0)[:, None]

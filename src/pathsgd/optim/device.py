@@ -35,6 +35,7 @@ from pathsgd.optim.step_bound import LEAST_ROOM, generic_vector
 
 _ITERATIONS, _FIRST_ITERATIONS = 2, 18
 """Of the power iteration for a step's length: from the last step's vector, and from nowhere."""
+_DIRECTED = UpdateRule(-1)
 _KEPT = {torch.float32: 1e-8, torch.float64: 1e-30}
 """Share of the old vector in the new one: nothing beside a step; without a step the old one stays."""
 
@@ -50,6 +51,11 @@ class _Move:
     moments: list[Tensor]
     rate: Tensor | None
     counts: bool
+
+    @property
+    def is_directed(self) -> bool:
+        """Whether no kernel has the rule; it counts its own steps."""
+        return self.rule is _DIRECTED
 
 
 def move(parts: list[Part], plan: Plan, constant: float, skips: Skips) -> Outcome:
@@ -70,7 +76,7 @@ def move(parts: list[Part], plan: Plan, constant: float, skips: Skips) -> Outcom
                 u.mul_(most)
         norm = norm if is_dual else None
     gates = [_gates(m, finite) for m in moves]
-    found = [_direction(m, u, gate, plan) for m, u, gate in zip(moves, whitened, gates)]
+    found = [_direction(m, u, gate, finite, plan) for m, u, gate in zip(moves, whitened, gates)]
     skips.launched(moves, finite, on_device=plan.capturable)
     excess = _excess(moves, found) if plan.bounds_steps else None
     for m, d, gate in zip(moves, found, gates):
@@ -82,15 +88,18 @@ def _move_of(part: Part, plan: Plan, constant: float) -> _Move:
     lr = part.group["lr"]
     rate = lr if plan.capturable and isinstance(lr, Tensor) else None
     state, corrected = part.states[0].rule, not plan.capturable
-    fused = plan.rule.fused(
-        state, part.group, 1.0 if rate is not None else float(lr), corrected=corrected
-    )
-    assert fused is not None
-    rule = replace(fused.update, whitens=fused.update.whitens and plan.whitens)
+    length = 1.0 if rate is not None else float(lr)
+    fused = None
+    if part.is_fused:
+        fused = plan.rule.fused(state, part.group, length, corrected=corrected)
     if not isinstance(part.passes, Flat):
         part.passes = Flat(part, [p.numel() for p in part.params], part.params[0].detach())
-    moments = part.passes.keep_up(fused.moments)
     counts = hasattr(state, "step")
+    if fused is None:
+        part.passes.keep_up(())
+        return _Move(part, part.passes, _DIRECTED, -length * constant, [], rate, counts)
+    rule = replace(fused.update, whitens=fused.update.whitens and plan.whitens)
+    moments = part.passes.keep_up(fused.moments)
     return _Move(part, part.passes, rule, -fused.length * constant, moments, rate, counts)
 
 
@@ -115,12 +124,29 @@ def _gates(m: _Move, finite: Tensor | None) -> Tensor:
     return usual if finite is None else torch.where(finite, usual, bad)
 
 
-def _direction(m: _Move, u: Tensor, gate: Tensor, plan: Plan) -> Tensor:
+def _direction(m: _Move, u: Tensor, gate: Tensor, finite: Tensor | None, plan: Plan) -> Tensor:
     """Brings the moments up to date; the direction before it is whitened a second time."""
     if m.part.group["maximize"]:
         u.neg_()
-    d = _of_rule(m, u, gate, plan)
+    d = _directed(m, u, finite, plan) if m.is_directed else _of_rule(m, u, gate, plan)
     return d if m.rate is None else d.mul_(m.rate)
+
+
+def _directed(m: _Move, u: Tensor, finite: Tensor | None, plan: Plan) -> Tensor:
+    """By the rule's own `direction`, matrix by matrix; a state without a gradient stays as it was."""
+    tensors = [
+        value
+        for state in m.part.states
+        for value in state.of_rule().values()
+        if isinstance(value, Tensor)
+    ]
+    before = [] if finite is None else [t.clone() for t in tensors]
+    views = m.flat.views(u)
+    for view, state in zip(views, m.part.states):
+        view.copy_(plan.rule.direction(view, state.rule, m.part.group))
+    for t, old in zip(tensors, before):
+        t.copy_(torch.where(finite, t, old))  # type: ignore[arg-type]
+    return u
 
 
 def _of_rule(m: _Move, u: Tensor, gate: Tensor, plan: Plan) -> Tensor:
@@ -222,16 +248,16 @@ class Skips:
         """A step was launched. on_device: whether the device counts it."""
         counting = [m for m in moves if m.counts]
         if on_device:
-            for m in counting:
+            for m in (m for m in counting if not m.is_directed):
                 states = [state.rule for state in m.part.states]
                 self._counts[id(m.flat.count)] = m.flat.count, states
             return
-        states = [state.rule for m in counting for state in m.part.states]
-        for state in states:
-            state.step += 1
+        for m in counting:
+            for state in m.part.states if not m.is_directed else ():
+                state.rule.step += 1
         if finite is not None:
             self.unread.append(finite)
-            self._states.append(states)
+            self._states.append([state.rule for m in counting for state in m.part.states])
 
     def settle(self, values: Sequence[float] | None = None) -> None:
         """Take skipped steps out of the count. values: of `unread`, if they have been read."""

@@ -10,6 +10,7 @@ from torch import nn
 
 import pathsgd
 from pathsgd import PathAdam, PathMuon, PathSGD, PathSOAP, check_invariance
+from support.cases import CASES
 
 
 class Net(nn.Module):
@@ -43,6 +44,14 @@ def test_path_optimisers_stay_and_the_others_drift(model, optimizer):
     assert report.invariant(ours) and report.ok
     assert not report.invariant("SGD") and not report.invariant("Adam")
     assert all(len(values) == 10 for values in report.drift.values())
+
+
+@pytest.mark.parametrize("name", ["rnn with a learnt initial state", "bmm", "baddbmm", "einsum"])
+def test_weights_that_do_not_enter_units_row_by_row(name):
+    """One end of such a weight is the same node everywhere, the other differs along several axes."""
+    case = CASES[name]
+    report = check_invariance(case.build(name), *case.examples(), optimizer=PathAdam, steps=5)
+    assert report.invariant("PathAdam"), report
 
 
 def test_the_papers_path_adam_drifts(model):

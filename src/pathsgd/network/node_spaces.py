@@ -148,8 +148,8 @@ def _lines(edges: Edges, shape: torch.Size) -> Lines:
         elif along == [1] or not along:
             found["column_" + end] = ids.reshape(-1).expand(columns // repeat).contiguous()
         else:
-            flat = [part.expand(shape).reshape(-1) for part in (edges.target, edges.source)]
-            return Lines(1, rows * columns, 1, None, None, *flat)
+            flat = [ids.expand(shape).reshape(-1) for ids in (edges.target, edges.source)]
+            return Lines(1, rows * columns, 1, None, None, *(ids.contiguous() for ids in flat))
     return Lines(rows, columns, repeat, **found)
 
 

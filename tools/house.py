@@ -20,7 +20,7 @@ LIBRARY, LAB = ROOT / "src" / "pathsgd", ROOT / "lab" / "src" / "pathsgd_lab"
 LONGEST_FILE = 400
 
 DECISIONS = {
-    "metric kind": r"isinstance\([^)]*\b(Paper)?Metric\b|\bis_paper\b|\.absolute\b|\bis_absolute\b",
+    "metric kind": r"isinstance\([^)]*\b(Paper)?Metric\b|\bis_paper\b|(?<!pathsgd\.metric)\.absolute\b|\bis_absolute\b",
     "device": r"\.is_cpu\b|\.is_cuda\b|\bdevice\.type\b|\bis_elsewhere\b",
     "sharding": r"\bis_sharded\(|\bspread is (not )?None\b|\bDTensor\b|\bfull_tensor\b",
 }

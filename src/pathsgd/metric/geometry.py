@@ -299,14 +299,11 @@ class Geometry:
             log_gamma_sq = chain.log_gamma_sq(known.links, parameters)
             if log_gamma_sq is not None:
                 return _measure_of_nothing(known, log_gamma_sq)
-        if (
-            terms == "both"
-            or isinstance(known.plain, PlainNet)
-            or (isinstance(known.plain, StackNet) and is_short)
-        ):
-            parameters = gathered(
-                parameters
-            )  # the closed forms, and kappa2, look at all of them together
+        has_form = isinstance(known.plain, PlainNet) or (
+            isinstance(known.plain, StackNet) and is_short
+        )
+        if self.structures.is_sharded and (terms == "both" or has_form):
+            parameters = gathered(parameters)  # closed forms and kappa2 need all of them together
         found = (
             stack.kappa1(known.plain, parameters, root)
             if isinstance(known.plain, StackNet) and is_short
@@ -353,3 +350,17 @@ class Geometry:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
+
+
+def refuse_unfit(names: Sequence[str], params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+    """Refuse a gradient that is sparse or has not its parameter's shape."""
+    for name, p, grad in zip(names, params, grads):
+        if grad.is_sparse:
+            raise RuntimeError(
+                f"the gradient of '{name}' is sparse; use a dense one (Embedding(sparse=False))"
+            )
+        if grad.shape != p.shape:
+            raise ValueError(
+                f"parameter '{name}' has shape {tuple(p.shape)} and its gradient {tuple(grad.shape)}: the parameter "
+                "was replaced after the backward pass"
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from pathsgd.metric.bounds import (
     sgd_constant,
 )
 from pathsgd.metric.choice import MetricChoice, check_scale, without_memory
-from pathsgd.metric.geometry import Geometry
+from pathsgd.metric.geometry import Geometry, refuse_unfit
 from pathsgd.metric.whitening import inverse_metric
 from pathsgd.network.record.model import check_model
 from pathsgd.network.record.record import Output
@@ -102,17 +102,3 @@ def scale_gradients_(
     for name, grad in grads.items():
         grad.copy_(scaled[name].mul_(factor)) if factor else grad.zero_()
     return norm, constant
-
-
-def refuse_unfit(names: Sequence[str], params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-    """Refuse a gradient that is sparse or has not its parameter's shape."""
-    for name, p, grad in zip(names, params, grads):
-        if grad.is_sparse:
-            raise RuntimeError(
-                f"the gradient of '{name}' is sparse; use a dense one (Embedding(sparse=False))"
-            )
-        if grad.shape != p.shape:
-            raise ValueError(
-                f"parameter '{name}' has shape {tuple(p.shape)} and its gradient {tuple(grad.shape)}: the parameter "
-                "was replaced after the backward pass"
-            )

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from pathsgd.distributed.spread import is_sharded
 from pathsgd.network.framing import Framing
 from pathsgd.network.frozen import Frozen
 from pathsgd.network.node_spaces import NodeSpaces
@@ -101,6 +102,8 @@ class Structures:
         self.model, self.output = model, output
         self._variants: dict[Any, _Variants] = {}
         self._last: tuple[Any, Structure] | None = None
+        self._call: Call | None = None
+        self._shapes: tuple[Any, ...] = ()  # of the call that came last
         self._ignored: set[tuple[int, str]] = set()  # attributes whose change has changed nothing
         self.throws_dice = False
         """Whether the forward pass takes ways that only its dice explain."""
@@ -121,6 +124,7 @@ class Structures:
             for k, m in enumerate(self._modules)
             if not type(m).__module__.startswith(_LAYERS)
         ]
+        self.is_sharded = any(map(is_sharded, self.model.parameters()))
         known: set[int] = set()
         self._owners: list[tuple[str, dict[str, Tensor | None], str]] = []
         for prefix, module in self.model.named_modules():
@@ -146,7 +150,9 @@ class Structures:
         dice: the state of the random generators before that pass, where somebody saw it.
         """
         state = self._state()
-        variants = self._variants.setdefault((shapes_of(call), state), _Variants())
+        if call is not self._call:
+            self._call, self._shapes = call, shapes_of(call)
+        variants = self._variants.setdefault((self._shapes, state), _Variants())
         # Parameters that were gathered from other processes have no gradients: the model's own have.
         trained = frozenset(
             name

@@ -226,7 +226,9 @@ class PathOptimizer(Optimizer):
     def keep_up(self, parts: list[Part]) -> Measure | None:
         """Measure the metric again if it is due; None if it serves on."""
         unread = self._skips.unread
-        measured = self._refresh.keep_up(parts, self._last, self.param_groups[0], unread)
+        measured = self._refresh.keep_up(
+            parts, self._last, self.param_groups[0], unread, on_device=self._parts.is_on_device
+        )
         if measured is not None:
             self.log_gamma_sq = measured.log_gamma_sq
             if unread:

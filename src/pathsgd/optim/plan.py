@@ -41,6 +41,8 @@ class Plan:
     refresh_every: int
     """Steps for which a measured metric serves."""
     capturable: bool
+    keeps_size: bool
+    """Whether the metric keeps the size of its first measurement."""
     log_unit: bool
     """Whether kappa is counted in units of gamma^2 at the first measurement."""
 
@@ -75,7 +77,8 @@ class Plan:
         limit = None if limit is None else float(limit)
         bounds_steps = limit is not None and metric.bounds_growth
         return Plan(
-            metric, rule, terms, bound, limit, bounds_steps, int(refresh_every), capturable, log_unit
+            metric, rule, terms, bound, limit, bounds_steps, int(refresh_every), capturable,
+            metric.keeps_size, log_unit,
         )  # fmt: skip
 
 

@@ -17,8 +17,7 @@ from pathsgd.distributed.sharded import gathered
 from pathsgd.distributed.spread import is_sharded, own_part
 from pathsgd.kernels.whiten import dense
 from pathsgd.metric.absolute import is_blocked, log_sizes, resized
-from pathsgd.metric.geometry import Geometry, Measure, measure
-from pathsgd.metric.gradients import refuse_unfit
+from pathsgd.metric.geometry import Geometry, Measure, measure, refuse_unfit
 from pathsgd.metric.structures import Structure
 from pathsgd.metric.whitening import WhiteningOf, Whitenings, balancing_ratios, is_large, whitenings
 from pathsgd.network.node_spaces import NodeSpaces
@@ -59,9 +58,9 @@ class Refresh:
         vars(self).update(state)
         self.forget()
 
-    def is_due(self, parts: Sequence[Part]) -> bool:
+    def is_due(self, parts: Sequence[Part], *, on_device: bool) -> bool:
         """Whether a metric is too old or was never measured; never while a step is captured."""
-        if is_capturing(parts[0].params[0].device):
+        if on_device and is_capturing(parts[0].params[0].device):
             new = [n for n, state in _named(parts) if state.age == UNMEASURED]
             if new:
                 raise RuntimeError(
@@ -77,13 +76,16 @@ class Refresh:
         inputs: LastInputs,
         first: dict[str, Any],
         also: Sequence[Tensor] = (),
+        *,
+        on_device: bool,
     ) -> Measure | None:
         """Measure again if it is due; None if all metrics serve on.
 
         first: the optimiser's first group; it keeps what is the same for all groups.
         also: numbers on the device to be read together with the measurement's (Measure.also).
         """
-        measured = self._renew(parts, inputs, first, also) if self.is_due(parts) else None
+        is_due = self.is_due(parts, on_device=on_device)
+        measured = self._renew(parts, inputs, first, also) if is_due else None
         for part in parts:
             for state in part.states:
                 state.age += 1
@@ -148,7 +150,7 @@ class Refresh:
         if plan.log_unit and first.get("log_unit") is None:
             first["log_unit"] = measured.log_scale
         log_unit = first["log_unit"] if plan.log_unit else 0.0
-        states = _measured_states(parts, measured) if plan.metric.keeps_size else {}
+        states = _measured_states(parts, measured) if plan.keeps_size else {}
         kept = {name: s.log_size for name, s in states.items() if s.log_size is not None}
         whitened = whitenings(
             measured, parameters, plan.metric, log_unit=log_unit, last=self._last,

@@ -183,7 +183,7 @@ class Twins:
         return [
             v
             for s in self.optimizers[0].state.values()
-            for k, v in s.items()
+            for k, v in s.of_rule().items()
             if k.startswith("exp_avg")
         ]
 

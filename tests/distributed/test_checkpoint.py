@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 
-from pathsgd import PathAdam, PathSGD
+from pathsgd import PathAdam, PathMuon, PathSGD, PathSOAP
 from support.parallel import assert_ranks_agree, batch_of, share
 from support.processes import in_processes
 
@@ -41,6 +41,10 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "PathAdam": lambda m: PathAdam(m, lr=3e-3, refresh_every=3),
     "absolute": lambda m: PathAdam(m, lr=3e-3, metric="absolute"),
     "PathSGD": lambda m: PathSGD(m, lr=1e-2, momentum=0.9, refresh_every=3),
+    "PathSOAP": lambda m: PathSOAP(
+        m, lr=3e-3, max_dim=6, refresh_every=3, precondition_frequency=3
+    ),
+    "PathMuon": lambda m: PathMuon(m, lr=3e-3, refresh_every=3),
     "paper": lambda m: PathSGD(m, lr=1e-2, metric="paper", scale="sgd"),
     "Adam of the paper": lambda m: PathAdam(m, lr=1e-3, metric="paper", refresh_every=3),
 }
@@ -105,16 +109,26 @@ def test_a_resumed_run_is_the_same_run(optimizer: str, tmp_path: Path) -> None:
     assert_ranks_agree([*wanted, *found])
 
 
-def test_four_processes_then_two_then_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["PathAdam", "PathSOAP", "PathMuon"])
+def test_four_processes_then_two_then_one(optimizer: str, tmp_path: Path) -> None:
     """The last one has the model whole."""
-    (wanted,) = in_processes(1, run, "PathAdam", range(12), None, tmp_path / "whole", False)
-    in_processes(4, run, "PathAdam", range(4), None, tmp_path / "four")
-    in_processes(2, run, "PathAdam", range(4, 8), tmp_path / "four", tmp_path / "two")
+    (wanted,) = in_processes(1, run, optimizer, range(12), None, tmp_path / "whole", False)
+    in_processes(4, run, optimizer, range(4), None, tmp_path / "four")
+    in_processes(2, run, optimizer, range(4, 8), tmp_path / "four", tmp_path / "two")
     (found,) = in_processes(
-        1, run, "PathAdam", range(8, 12), tmp_path / "two", tmp_path / "one", False
+        1, run, optimizer, range(8, 12), tmp_path / "two", tmp_path / "one", False
     )
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value, rtol=1e-6, atol=0)
+
+
+def test_two_processes_then_four(tmp_path: Path) -> None:
+    (wanted,) = in_processes(1, run, "PathSOAP", range(8), None, tmp_path / "whole", False)
+    in_processes(2, run, "PathSOAP", range(4), None, tmp_path / "two")
+    found = in_processes(4, run, "PathSOAP", range(4, 8), tmp_path / "two", tmp_path / "four")
+    assert_ranks_agree(found)
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[0][name], value, rtol=1e-6, atol=0)
 
 
 def test_whole_states_go_to_parts_and_back() -> None:

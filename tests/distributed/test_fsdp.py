@@ -55,6 +55,40 @@ def train(name: str, optimizer: str, steps: int, shards: bool = True) -> dict[st
     return values(model)
 
 
+def test_four_ranks_train_soap_like_one_process() -> None:
+    assert_trains_alike("recurrent", "PathSOAP", 20, (4,))
+
+
+@pytest.mark.parametrize("optimizer", ["PathSOAP", "PathMuon"])
+def test_each_direction_is_computed_by_one_rank(optimizer: str) -> None:
+    """Also after another layer has joined; then all ranks have the same state."""
+    results = in_processes(2, counted, optimizer)
+    computed, states = zip(*results)
+    assert [sum(counts) for counts in zip(*computed)] == [4 * 4, 4 * 6]
+    assert all(all(counts) for counts in computed)
+    assert_ranks_agree(list(states))
+
+
+def counted(optimizer: str) -> tuple[list[int], dict[str, Tensor]]:
+    """How many directions this rank computed in 4 steps without the last layer and 4 with it."""
+    model = sharded(make("feed-forward"))
+    made = OPTIMIZERS[optimizer](model)
+    last = list(model.children())[-1].requires_grad_(False)
+    rule, counts = made.plan.rule, []  # type: ignore[attr-defined]
+    for frozen in (True, False):
+        last.requires_grad_(not frozen)
+        with patch.object(rule, "direction", wraps=rule.direction) as direction:
+            steps_of(model, made, MODELS["feed-forward"][1], range(4))
+        counts.append(direction.call_count)
+    entries = {
+        f"{index}.{key}": torch.as_tensor(value)
+        for index, state in made.state_dict()["state"].items()
+        for key, value in state.items()
+        if not hasattr(value, "full_tensor")
+    }
+    return counts, entries
+
+
 OTHERS: dict[str, Make] = {
     "absolute": lambda m: PathAdam(m, lr=3e-3, metric="absolute"),
     "paper, sgd's length": lambda m: PathSGD(m, lr=1e-2, metric="paper", scale="sgd", clip=0.5),

@@ -5,14 +5,15 @@ gather      every process sends its part of u to the owner
 scatter     the owner sends every process its part of d
 
 2 collectives a matrix, as many bytes as the matrix has, each way. All gathers are started before
-the first result is asked for, so that owners compute at the same time.
+the first result is asked for, so that owners compute at the same time. What an owner remembers is
+sent to the others when it is saved, or when owners change (`share_state`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -87,7 +88,17 @@ class Owned:
 
     def own(self, received: Tensor, like: Tensor) -> Tensor:
         """This process's part without the padding."""
-        return received[: like.shape[self.dim]].movedim(0, self.dim)
+        return received[: like.shape[self.dim]].movedim(0, self.dim).contiguous()
+
+
+def owned(spread: Spread, shapes: Sequence[torch.Size]) -> list[Owned] | None:
+    """An owner for each matrix of these shapes; None where they are spread in other ways."""
+    found = [m for shape in shapes if (m := Owned.of(spread, shape, 0)) is not None]
+    if not found:
+        return None
+    costs = [float(math.prod(shape) * max(shape)) for shape in shapes]
+    owners = share_out(costs, dist.get_world_size(found[0].group))
+    return [replace(m, owner=owner) for m, owner in zip(found, owners)]
 
 
 def at_owners(
@@ -115,3 +126,16 @@ def share_out(costs: Sequence[float], world: int) -> list[int]:
         owners[index] = min(range(world), key=load.__getitem__)
         load[owners[index]] += costs[index]
     return owners
+
+
+def share_state(matrix: Owned, state: Any) -> None:
+    """Give every process what the owner remembers: a dataclass of tensors, numbers and None."""
+    source = dist.get_global_rank(matrix.group, matrix.owner)
+    known = {f.name: getattr(state, f.name) for f in fields(state)}
+    tensors = [value for value in known.values() if isinstance(value, Tensor)]
+    numbers = {name: value for name, value in known.items() if isinstance(value, (int, float))}
+    sent = torch.tensor([*numbers.values()], dtype=torch.float64).to(tensors[0].device)
+    for t in (sent, *tensors):
+        dist.broadcast(t, source, matrix.group)
+    for (name, old), new in zip(numbers.items(), sent.tolist()):
+        setattr(state, name, type(old)(new))

@@ -141,6 +141,7 @@ class PathOptimizer(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters of the model, as in torch.optim."""
+        self._parts.share_states()
         super().add_param_group(param_group)
         self._forget_layout()
         try:
@@ -179,7 +180,8 @@ class PathOptimizer(Optimizer):
             self._last.belong_to(self)
 
     def _settle(self) -> None:
-        """Read what only the device knows."""
+        """Read what only the device knows, or another process."""
+        self._parts.share_states()
         self._skips.settle()
         self._skips.settle_counts()
         _ = self.dual_norm
@@ -266,7 +268,10 @@ class PathOptimizer(Optimizer):
         return 1.0
 
     def state_dict(self) -> dict[str, Any]:
-        """As in torch.optim, numbers and contiguous tensors; on a GPU the host waits for it."""
+        """As in torch.optim, numbers and contiguous tensors; on a GPU the host waits for it.
+
+        Of a sharded model, every process must call it: matrices' owners send what they remember.
+        """
         self._settle()
         kept = self.state
         if kept:

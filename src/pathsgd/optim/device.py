@@ -142,8 +142,8 @@ def _directed(m: _Move, u: Tensor, finite: Tensor | None, plan: Plan) -> Tensor:
     ]
     before = [] if finite is None else [t.clone() for t in tensors]
     views = m.flat.views(u)
-    for view, state in zip(views, m.part.states):
-        view.copy_(plan.rule.direction(view, state.rule, m.part.group))
+    for view, d in zip(views, m.part.directions(views, plan.rule)):
+        view.copy_(d)
     for t, old in zip(tensors, before):
         t.copy_(torch.where(finite, t, old))  # type: ignore[arg-type]
     return u

@@ -7,12 +7,14 @@ have gradients, or when they moved to another device; a step follows both and de
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from pathsgd.distributed.owners import Owned, at_owners, owned, share_state
 from pathsgd.distributed.spread import Spread, is_sharded, own_like, own_part, spread_of, total
 from pathsgd.metric.bounds import DualNorm, Length, bound_of
 from pathsgd.metric.choice import Metric, MetricChoice, PaperMetric, chosen
@@ -103,6 +105,8 @@ class Part:
     passes: Any = None
     """What the last step prepared; it serves while it works on the same tensors (step.py)."""
     works_on: list[Any] = field(default_factory=list)
+    _is_ahead: bool = field(default=False, init=False)
+    """Whether owners remember what other processes do not know."""
 
     def __post_init__(self) -> None:
         self.find_own()
@@ -125,6 +129,31 @@ class Part:
         if self.spread is None:
             return own
         return self.spread.joined(own, self.owners[index]).full_tensor()  # type: ignore[no-any-return]
+
+    @cached_property
+    def _owned(self) -> list[Owned] | None:
+        """Which process computes each parameter's direction; None where all compute all."""
+        if self.spread is None:
+            return None
+        return owned(self.spread, [p.shape for p in self.owners])
+
+    def directions(self, us: Iterable[Tensor], rule: Rule) -> list[Tensor]:
+        """This process's parts of d, by the rule's `direction`. us: its parts of u."""
+
+        def direction(index: int, u: Tensor) -> Tensor:
+            return rule.direction(u, self.states[index].rule, self.group)
+
+        if self._owned is None:
+            return [self.own(direction(i, self.whole(u, i))) for i, u in enumerate(us)]
+        self._is_ahead = True
+        return at_owners(list(us), self._owned, direction)
+
+    def share_states(self) -> None:
+        """Give every process the states that only owners have kept up to date."""
+        if self._is_ahead and self._owned is not None:
+            for matrix, state in zip(self._owned, self.states):
+                share_state(matrix, state.rule)
+        self._is_ahead = False
 
     def summed(self, numbers: Tensor) -> Tensor:
         """Numbers added up over the processes that hold other parts of these parameters."""
@@ -172,6 +201,7 @@ class Parts:
         if present != self._present or any(
             states.get(part.owners[0]) is not part.states[0] for part in self._parts
         ):
+            self.share_states()
             self._settle()
             self._parts = [part for group in groups for part in self._put_together(group, states)]
             self._present = present
@@ -180,6 +210,11 @@ class Parts:
             if part.spread is not None:
                 part.find_own()
         return self._parts
+
+    def share_states(self) -> None:
+        """Give every process the whole state of every parameter; all must call this together."""
+        for part in self._parts:
+            part.share_states()
 
     def _put_together(
         self, group: dict[str, Any], states: MutableMapping[Tensor, ParameterState]

@@ -189,13 +189,9 @@ class _Directed:
         return self._update.square_sums()
 
     def moments(self, update: UpdateRule) -> None:
-        part = self._part
-        for index, state in enumerate(part.states):
-            u = self._update.direction(_WHITENED, index)
-            if update.factor != 1:
-                u.mul_(update.factor)
-            d = self._rule.direction(part.whole(u, index), state.rule, part.group)
-            self._directions.append(part.own(d))
+        us = (self._update.direction(_WHITENED, index) for index in range(len(self._part.states)))
+        bounded = us if update.factor == 1 else (u.mul_(update.factor) for u in us)
+        self._directions = self._part.directions(bounded, self._rule)
 
     def direction(self, update: UpdateRule, index: int) -> Tensor:
         whitening = self._part.states[index].dense_whitening()

@@ -40,8 +40,8 @@ class Rule:
     is_elementwise: ClassVar[bool] = False
     """Each entry of d depends on that entry of u alone, and the state's tensors have the shape of u.
 
-    Then sharded parameters are updated shard by shard. Otherwise u is gathered, and every process
-    keeps the whole state.
+    Then sharded parameters are updated shard by shard. Otherwise one process gathers u, computes d
+    and keeps the state up to date (distributed/owners.py).
     """
     powers: ClassVar[Mapping[str, int]] = {}
     """Powers of c by which the state's tensors scale with p -> c p when fed with grad / kappa."""

@@ -239,7 +239,42 @@ def test_staggered_every_basis_turns_once_a_round():
         directions(us, states, SETTINGS)
         after = bases(states)
         changes = [n + (not torch.equal(a, b)) for n, a, b in zip(changes, after, before)]
-    assert changes == [5] * 4  # the first by eigh, then 4 rounds of 5 steps
+    phases = [phase for s in states for phase in (s.left_phase, s.right_phase)]
+    assert sorted(phases) == [0, 1, 2, 3]
+    assert changes == [5 if phase == 0 else 4 for phase in phases]  # the first by eigh
+
+
+def test_staggered_one_step_makes_one_first_basis(monkeypatch):
+    gradients = drawn([(7, 7), (6, 6)], 12)
+    states, made = states_for(gradients, SETTINGS), []
+    stagger(states, states, 5)
+    eigh = torch.linalg.eigh
+    monkeypatch.setattr(torch.linalg, "eigh", lambda x: made.append(step) or eigh(x))
+    for step, us in enumerate(gradients):  # noqa: B007
+        directions(us, states, SETTINGS)
+    assert made == [0, 1, 2, 3]
+
+
+def test_until_it_has_a_basis_a_matrix_moves_by_adam():
+    """And then in eigenvectors: nothing of v is lost, and the statistics are diagonal."""
+    gradients = drawn([(6, 4)], 5)
+    (late,), (adam,) = (
+        states_for(gradients, settings) for settings in (SETTINGS, {**SETTINGS, "max_dim": 1})
+    )
+    late.left_phase = late.right_phase = 3
+    for us in gradients[:4]:
+        found, plain = directions(us, [late], SETTINGS), directions(us, [adam], SETTINGS)
+        torch.testing.assert_close(found, plain, rtol=0, atol=1e-9)
+    torch.testing.assert_close(late.exp_avg_sq.sum(), adam.exp_avg_sq.sum())
+    torch.testing.assert_close(
+        late.exp_avg, late.left_basis.mT @ adam.exp_avg @ late.right_basis, rtol=0, atol=1e-12
+    )
+    for side in ("left", "right"):
+        statistics, basis = getattr(late, side), getattr(late, side + "_basis")
+        turned = basis.mT @ statistics @ basis
+        torch.testing.assert_close(turned, turned.diagonal().diag(), rtol=0, atol=1e-12)
+    (d,), (e,) = (directions(gradients[4], [s], SETTINGS) for s in (late, adam))
+    assert not torch.allclose(d, e, atol=1e-2)
 
 
 def hard(kind):

@@ -8,8 +8,12 @@ R <- beta2 * R + (1 - beta2) * u^T u       of the columns; Q_R
 Q <- QR(L Q)                               every `precondition_frequency` steps
 
 A power iteration first sorts the columns of Q by q^T L q, falling. v is permuted with them, m turned
-into the new basis. The first gradient only starts L, R and, by eigh, the bases, as in the authors'
-code: a basis never serves the gradient that made it, and the first step moves nothing.
+into the new basis. The first gradient only starts L and R, as in the authors' code: a basis never
+serves the gradient that made it, and the first step moves nothing.
+
+The authors make all first bases from the first gradient, by eigh. Here each is made in its phase: a
+basis of phase k at step 1 + k, until when its axes are those of the parameter. Phases of 0 are the
+authors' algorithm.
 
 A side has a basis if its dimension is at most `max_dim`, and, with sides="smaller", if it is not the
 larger of two. Without bases (vectors) this is Adam.
@@ -25,7 +29,7 @@ that never had a gradient stay where they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,15 +125,21 @@ class Soap(Rule):
         if not is_first:
             d = _turned(_adam(_turned(x, state), state, settings), state, back=True)
         _learn(x, state, settings["betas"][1])
-        _renew(state, lambda side: self._is_due(state, side, settings))
+        for side in state.sides:
+            self._renew(state, side, settings)
         return matrix.back(d)
 
-    def _is_due(self, state: SoapState, side: str, settings: Settings) -> bool:
-        """Whether a basis is updated at this step; never while a step is captured."""
+    def _renew(self, state: SoapState, side: str, settings: Settings) -> None:
+        """The first basis, or the next where it is due; never while a step is captured."""
         if self._capturable:
-            return not is_capturing(state.exp_avg.device)
-        steps = state.step - 1 - getattr(state, side + "_phase")
-        return steps % settings["precondition_frequency"] == 0
+            steps, is_due = state.step - 1, not is_capturing(state.exp_avg.device)
+        else:
+            steps = state.step - 1 - getattr(state, side + "_phase")
+            is_due = steps > 0 and steps % settings["precondition_frequency"] == 0
+        if steps == 0:
+            _begin(state, side)
+        elif is_due:
+            _iterate(state, side)
 
     def fused(
         self, state: SoapState, settings: Settings, lr: float, *, corrected: bool = True
@@ -222,15 +232,21 @@ def _learn(x: Tensor, state: SoapState, beta: float) -> None:
         state.right.addmm_(rows.mT, rows, beta=beta, alpha=1 - beta)
 
 
-def _renew(state: SoapState, is_due: Callable[[str], bool]) -> None:
-    """The first bases, or new ones where it is due; none where statistics overflowed."""
-    for side in state.sides:
-        statistics = getattr(state, side)
-        if state.step > 1:
-            if is_due(side):
-                _iterate(state, side, statistics)
-        elif bool(statistics.isfinite().all()):
-            getattr(state, side + "_basis").copy_(_first_basis(statistics))
+def _begin(state: SoapState, side: str) -> None:
+    """The first basis in the place of the axes; none where statistics overflowed.
+
+    The host does not wait for a device to say so. At the first step there are no moments. Later v
+    becomes what it would be if the entries of g were independent: the squares of the new basis
+    times v.
+    """
+    statistics, basis = getattr(state, side), getattr(state, side + "_basis")
+    is_finite = statistics.isfinite().all()
+    new = torch.where(is_finite, _first_basis(torch.where(is_finite, statistics, 0.0)), basis)
+    if state.step > 1:
+        _turn_mean(state, side, basis, new)
+        second = _along(side, state.exp_avg_sq, (new.mT @ basis).square())
+        _keep_squares(state, second)
+    basis.copy_(new)
 
 
 def _first_basis(statistics: Tensor) -> Tensor:
@@ -244,7 +260,7 @@ def _first_basis(statistics: Tensor) -> Tensor:
     return _still(basis.to(statistics.dtype), statistics)
 
 
-def _iterate(state: SoapState, side: str, statistics: Tensor) -> None:
+def _iterate(state: SoapState, side: str) -> None:
     """One power iteration, and the moments in the new basis. A device is not waited for.
 
     With a share of the old basis, so that directions that the statistics have nothing of stay as they
@@ -252,7 +268,7 @@ def _iterate(state: SoapState, side: str, statistics: Tensor) -> None:
     what was there: a captured step reads it there, and a checkpoint has it as contiguous, without
     which products would round otherwise.
     """
-    basis = getattr(state, side + "_basis")
+    statistics, basis = getattr(state, side), getattr(state, side + "_basis")
     image = statistics @ basis
     sizes = (basis * image).sum(0)
     least = _least(sizes, sizes.dtype)
@@ -262,10 +278,19 @@ def _iterate(state: SoapState, side: str, statistics: Tensor) -> None:
     is_finite = sizes.isfinite().all()
     new = torch.where(is_finite, new, basis)
     order = torch.where(is_finite, order, torch.arange(len(order), device=order.device))
-    state.exp_avg.copy_(_along(side, _along(side, state.exp_avg, basis), new.mT))
-    second = state.exp_avg_sq.index_select(0 if side == "left" else -1, order)
-    torch.maximum(second, (state.exp_avg / LARGEST).square_(), out=state.exp_avg_sq)
+    _turn_mean(state, side, basis, new)
+    _keep_squares(state, state.exp_avg_sq.index_select(0 if side == "left" else -1, order))
     basis.copy_(new)
+
+
+def _turn_mean(state: SoapState, side: str, basis: Tensor, new: Tensor) -> None:
+    """m, from one basis to another."""
+    state.exp_avg.copy_(_along(side, _along(side, state.exp_avg, basis), new.mT))
+
+
+def _keep_squares(state: SoapState, second: Tensor) -> None:
+    """v, and at least what m asks for."""
+    torch.maximum(second, (state.exp_avg / LARGEST).square_(), out=state.exp_avg_sq)
 
 
 def _least(sizes: Tensor, dtype: torch.dtype) -> Tensor:

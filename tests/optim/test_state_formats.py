@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Callable
 from typing import Any
@@ -97,3 +98,36 @@ def test_a_state_dict_holds_plain_numbers_and_contiguous_tensors(
         for key, value in state.items():
             assert isinstance(value, (Tensor, int, float)), key
             assert not isinstance(value, Tensor) or value.is_contiguous(), key
+
+
+def of_version_0_2(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """What that version wrote: a whitening, as the metric had it, moments, and packed extras."""
+    moments = ("step", "age", "exp_avg", "exp_avg_sq", "momentum_buffer")
+    states = {
+        index: {key: value for key, value in state.items() if key in moments}
+        | {"whitening": state["whitening"][:1].expand(state["whitening"].shape), "more": "UEsDBA=="}
+        for index, state in state_dict["state"].items()
+    }
+    return {**state_dict, "state": states}
+
+
+@pytest.mark.parametrize("steps", [0, 3], ids=["new", "in use"])
+@pytest.mark.parametrize("optimiser", ["PathAdam", "PathAdam, between", "PathSGD, momentum"])
+def test_a_state_of_version_0_2_is_refused_and_nothing_changes(optimiser: str, steps: int) -> None:
+    new, shape = MODELS["linear"]
+    net = new()
+    optimizer = OPTIMISERS[optimiser](net)
+    train(net, optimizer, shape, range(4))
+    old = of_version_0_2(copy.deepcopy(optimizer.state_dict()))
+    again = new()
+    resumed = OPTIMISERS[optimiser](again)
+    train(again, resumed, shape, range(steps))
+    before = copy.deepcopy(resumed.state_dict())
+    with pytest.raises(ValueError, match=r"'0\.weight' was written by a version before 0.3; load"):
+        resumed.load_state_dict(old)
+    after = resumed.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    assert after["state"].keys() == before["state"].keys()
+    for index, state in before["state"].items():
+        for key, value in state.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(after["state"][index][key]))

@@ -114,6 +114,27 @@ def test_a_captured_step_is_the_step(name: str, optimizer: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["PathSOAP", "PathMuon"])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_state_goes_to_capturable_steps_and_back(optimizer: str, first: bool) -> None:
+    """One update of the bases a step: then both kinds of steps are the same."""
+    options = {"precondition_frequency": 1} if optimizer == "PathSOAP" else {}
+    model, x, there, x_there = pair("mlp")
+    here_opt = OPTIMIZERS[optimizer](model, **options)
+    train(model, here_opt, x, 8)
+    saved: dict[str, Any] | None = None
+    for capturable, steps in ((first, range(4)), (not first, range(4, 8))):
+        made = OPTIMIZERS[optimizer](there, capturable=capturable, **options)
+        if saved is not None:
+            made.load_state_dict(saved)
+        for step in steps:
+            made.zero_grad()
+            (there(x_there) * (1 + step)).square().mean().backward()
+            made.step()
+        saved = copy.deepcopy(made.state_dict())
+    assert_same(model, there)
+
+
+@pytest.mark.parametrize("optimizer", ["PathSOAP", "PathMuon"])
 def test_on_the_cpu_there_is_nothing_to_capture(optimizer: str) -> None:
     model, x, _, _ = pair("mlp")
     made = OPTIMIZERS[optimizer](model, capturable=True)

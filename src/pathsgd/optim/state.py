@@ -236,6 +236,7 @@ class Codec:
                 setattr(
                     state.rule, f.name, type(new)(value) if type(new) in (int, float) else value
                 )
+        self.rule.loaded(state.rule)
         return state
 
     def refuse_unfit(self, saved: Mapping[str, Any], name: str, p: Tensor) -> None:

@@ -59,6 +59,9 @@ class Rule:
         joining: the states of those that have. known: of all that have any.
         """
 
+    def loaded(self, state: Any) -> None:
+        """Called for a state that was read from a checkpoint, perhaps of other options."""
+
     def direction(self, u: Tensor, state: Any, settings: Settings) -> Tensor:
         """d in the shape of u (a vector, a matrix, a convolution); brings `state` up to date.
 

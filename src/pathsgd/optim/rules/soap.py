@@ -111,6 +111,15 @@ class Soap(Rule):
         """Spread the updates of new bases over the steps."""
         stagger(joining, known, settings["precondition_frequency"])
 
+    def loaded(self, state: SoapState) -> None:
+        """Steps are counted where this optimiser counts them."""
+        if state.step == 0 or state.count is None:
+            return
+        if not self._capturable:
+            state.step, state.count = round(float(state.count)) + 1, None
+        elif not bool(state.count):
+            state.count.fill_(state.step - 1)
+
     def direction(self, u: Tensor, state: SoapState, settings: Settings) -> Tensor:
         """0 for the first gradient."""
         state.step += 1

@@ -163,36 +163,38 @@ def outputs(rescaled: bool) -> Tensor:
     return model(batch_of(99, (5, 2))[0]).detach()
 
 
-def test_replicated_and_sharded_at_once() -> None:
+@pytest.mark.parametrize("optimizer", ["PathAdam", "PathSOAP", "PathMuon"])
+def test_replicated_and_sharded_at_once(optimizer: str) -> None:
     """Two dimensions of processes: copies in one, parts in the other."""
-    (alone,) = in_processes(1, train, "recurrent", "PathAdam", 5, False)
-    results = in_processes(4, train_hybrid)
+    (alone,) = in_processes(1, train, "recurrent", optimizer, 8, False)
+    results = in_processes(4, train_hybrid, optimizer)
     assert_ranks_agree(results)
     for name, value in alone.items():
         torch.testing.assert_close(results[0][name], value, rtol=1e-6, atol=0)
 
 
-def train_hybrid() -> dict[str, Tensor]:
+def train_hybrid(optimizer: str) -> dict[str, Tensor]:
     model = sharded(
         make("recurrent"), init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "parts"))
     )
-    steps_of(model, OPTIMIZERS["PathAdam"](model), (5, 2), range(5))
+    steps_of(model, OPTIMIZERS[optimizer](model), (5, 2), range(8))
     return values(model)
 
 
-def test_the_step_of_other_devices_takes_parts_as_well() -> None:
+@pytest.mark.parametrize("optimizer", ["PathAdam", "PathSOAP", "PathMuon"])
+def test_the_step_of_other_devices_takes_parts_as_well(optimizer: str) -> None:
     """It has passes of its own (optim/device.py); here they run on the CPU."""
     for usual, other in zip(
-        *(in_processes(2, train_elsewhere, forced) for forced in (False, True))
+        *(in_processes(2, train_elsewhere, optimizer, forced) for forced in (False, True))
     ):
         for name, value in usual.items():
             torch.testing.assert_close(other[name], value, rtol=1e-6, atol=1e-12)
 
 
-def train_elsewhere(forced: bool) -> dict[str, Tensor]:
+def train_elsewhere(optimizer: str, forced: bool) -> dict[str, Tensor]:
     model = sharded(make("recurrent"))
     with patch.object(plan, "_are_on_device", lambda parts: forced):
-        steps_of(model, PathAdam(model, lr=3e-3), (5, 2), range(5))
+        steps_of(model, OPTIMIZERS[optimizer](model), (5, 2), range(8))
     return values(model)
 
 

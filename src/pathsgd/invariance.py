@@ -1,6 +1,7 @@
-"""The test of the theory that users run on their own model: is it, and its training, blind to node-wise rescaling?
+"""A numerical check on the user's own model: do node-wise rescalings leave it and training alone?
 
-    f_{T(p)} = f_p      gamma^2(T(p)) = gamma^2(p)      kappa_i(T(p)) = kappa_i(p) / c_i^2     for T: p_i -> c_i p_i
+    f_{T(p)} = f_p        gamma^2(T(p)) = gamma^2(p)        kappa_i(T(p)) = kappa_i(p) / c_i^2
+    for every rescaling T: p_i -> c_i p_i
 
 and, for an optimiser A, f_{A(T(p))} = f_{A(p)} step after step: the twins' outputs stay together.
 """
@@ -49,15 +50,15 @@ class InvarianceReport:
     kappa: float
     """Largest of all entries between kappa * p^2 of the two."""
     drift: dict[str, list[float]] = field(default_factory=dict)
-    """For each optimiser, the difference of the twins' outputs after 1, 2, ... steps of training."""
+    """For each optimiser, the difference of the twins' outputs after 1, 2, ... training steps."""
 
     @property
     def ok(self) -> bool:
-        """Whether everything is invariant, training under the optimiser that was asked for included."""
+        """Whether the model's path quantities, and its training if checked, are invariant."""
         return self.invariant(next(iter(self.drift), None))
 
     def invariant(self, optimizer: str | None = None, tolerance: float = TOLERANCE) -> bool:
-        """Whether the model's path quantities are invariant, and its training under the optimiser of this name."""
+        """Whether path quantities, and training under the optimiser of this name, are invariant."""
         found = [
             self.output,
             self.gamma_sq,
@@ -68,7 +69,8 @@ class InvarianceReport:
 
     def __str__(self) -> str:
         lines = [
-            f"a twin of the model, its {self.free_nodes} free units rescaled by factors between {self.low:g} and "
+            f"a twin of the model, its {self.free_nodes} free units rescaled by factors "
+            f"between {self.low:g} and "
             f"{self.high:g}; relative differences:",
             f"  output   {self.output:.1e}",
             f"  gamma^2  {self.gamma_sq:.1e}",
@@ -100,14 +102,15 @@ def check_invariance(
     output: Output = None,
     seed: int = 0,
 ) -> InvarianceReport:
-    """Compare a model with a randomly rescaled twin, and their training under an optimiser beside SGD and Adam.
+    """Compare a model with a randomly rescaled twin, also in training: optimizer, SGD and Adam.
 
-    Everything happens on copies in float64, in the mode that the model is in. Whatever dice forward throws fall alike
-    for both, and Gaussian noise is left out: it is not rescaled. The model itself is left alone. Only the shapes of
-    `inputs` matter, and the values of those that are structure: other data, and targets for a squared error, are
-    random.
+    Works on copies in float64, in the model's current mode; the model itself is not changed. Both
+    twins draw the same random numbers in forward. Gaussian noise is replaced by zeros, because it
+    is not rescaled. Only the shapes of `inputs` matter, and the values of those that are structure:
+    all other data are random, and so are the targets of the squared error.
 
-    optimizer: PathSGD, PathAdam, a class of torch.optim, or a function that takes a model and returns an optimiser.
+    optimizer: PathSGD, PathAdam, a class of torch.optim, or a function that makes an optimiser from
+        a model.
     low, high: bounds of the random factors, one for each free node.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -121,8 +124,8 @@ def check_invariance(
 
 
 def _compared(
-    model: nn.Module, inputs: tuple[Any, ...], optimizer: MakeOptimizer | None, steps: int, low: float, high: float,
-    output: Output, seed: int,
+    model: nn.Module, inputs: tuple[Any, ...], optimizer: MakeOptimizer | None, steps: int,
+    low: float, high: float, output: Output, seed: int,
 ) -> InvarianceReport:  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
     check_model(model)
@@ -171,10 +174,10 @@ _GAUSSIAN = frozenset({"randn", "randn_like", "normal", "normal_"})
 
 
 class _InDouble(TorchFunctionMode):
-    """float64 wherever forward writes float32, in its own tensors (torch.zeros) and in its casts; no Gaussian noise.
+    """float64 wherever forward writes float32 (torch.zeros, casts); zeros for Gaussian noise.
 
-    Noise that is added has a scale of its own, so a rescaled twin feels it differently: both go without. A state that
-    an earlier call left behind would be the twin's own: both start from nothing.
+    Added noise has a fixed scale, so it would affect a rescaled twin differently: neither twin gets
+    any. State left by an earlier call would differ between twins: both start without it.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -183,7 +186,7 @@ class _InDouble(TorchFunctionMode):
             return args[0].double()
         if name == "carried":
             return torch.zeros_like(args[0])
-        # Not in nested arguments: every operation comes through here, and deepcopy's memo holds all that was copied.
+        # Top-level arguments only: this runs for every operation, and deepcopy's memo is large.
         args = [torch.float64 if a is torch.float32 else a for a in args]
         kwargs = {
             key: torch.float64 if a is torch.float32 else a for key, a in (kwargs or {}).items()
@@ -227,7 +230,7 @@ def _random_data(
 
 
 def _spaces(model: nn.Module, data: Call, output: Output) -> NodeSpaces:
-    """What may be rescaled without changing the measured outputs; others may change, they are not compared."""
+    """The rescalings that preserve the measured outputs; other outputs are not compared."""
     recording = record(model, data, output)
     return spaces_of(replace(recording, returned=[]), dict(model.named_parameters()))
 
@@ -284,15 +287,16 @@ def _relative_kappa(model: nn.Module, data: Call, output: Output) -> dict[str, T
 def _make(optimizer: MakeOptimizer, model: nn.Module) -> Optimizer:
     if not callable(optimizer):
         raise TypeError(
-            "optimizer must be a class (PathAdam, torch.optim.SGD) or a function that takes a model and returns an "
-            f"optimiser, not {type(optimizer).__name__}"
+            "optimizer must be a class (PathAdam, torch.optim.SGD) or a function that takes a "
+            f"model and returns an optimiser, not {type(optimizer).__name__}"
         )
     takes_the_model = not isinstance(optimizer, type) or issubclass(optimizer, PathOptimizer)
     make: Callable[[Any], Any] = optimizer  # torch.optim's own take parameters
     made = make(model if takes_the_model else model.parameters())
     if not isinstance(made, Optimizer):
         raise TypeError(
-            f"optimizer must make a torch.optim.Optimizer from a model, it made {type(made).__name__}"
+            "optimizer must make a torch.optim.Optimizer from a model, it made "
+            f"{type(made).__name__}"
         )
     return made
 

@@ -1,41 +1,47 @@
-"""The growth rate of a ReLU recurrence: how fast a state can grow when nothing enters any more.
+"""Growth rate of a ReLU recurrence: how fast a state can grow without inputs.
 
-    F(h) = keep * h + gain * relu(W h)        keep = 0, gain = 1: a plain RNN;  1 - a, a: a leaky one (CTRNN)
+    F(h) = keep * h + gain * relu(W h)        plain RNN: keep = 0, gain = 1; leaky (CTRNN): 1 - a, a
     rate = sup over h >= 0 of limsup |F^n(h)|^(1/n)
 
-F is positively homogeneous, so only directions matter, and |.| may be any length. A rescaling of units turns W into
-D W D^-1 and F into D F D^-1: the rate does not change. Facts used below:
+F is positively homogeneous, so only directions matter, and |.| may be any norm. Rescaling units
+turns W into D W D^-1 and F into D F D^-1; the rate does not change. The code uses these facts:
 
-- Upper bound. F(h) <= (keep + gain max(W, 0)) h =: P h, entry by entry, and P >= 0 is monotone: rate <= Perron root
-  of P, for every pattern of active units. For every x > 0 the root is at most max_i (P x)_i / x_i (Collatz-Wielandt),
-  so each iterate gives a valid bound; iterating P + root instead of P makes it converge for cyclic P too.
-- What is attained. The supremum is that of the mean log growth over the invariant measures of the directions (the
-  growth in n steps is submultiplicative, directions are compact). The simplest are fixed directions: r >= 0 with
-  F(r) = rate * r. With S the units active there, r_S is an eigenvector of W_SS, and W r <= 0 outside S. Then come
-  cycles and wandering directions, whose supports change from step to step; complex leading pairs give these.
-- What iteration finds. F^n(h) converges to directions that attract. One that repels is left at once and makes no
-  signal grow for long. No single start finds all that attract, because they have basins: hence several starts.
-- What it says too early. Before it has converged, F^n(h) may grow faster than the rate (W is not normal). So a start
-  counts once it is fixed or after `RIPE` iterations; the rate of one that still turns is the lower of its growth now
-  and its mean growth over the last `MEMORY` iterations or so.
+- Upper bound. F(h) <= (keep + gain max(W, 0)) h =: P h entrywise, and P >= 0 is monotone. So
+  rate <= Perron root of P, whichever units are active. For every x > 0 the root is at most
+  max_i (P x)_i / x_i (Collatz-Wielandt), so each iterate gives a valid bound. Iterating P + root
+  instead of P converges for cyclic P too.
+- Where the supremum is attained. It is the supremum of the mean log growth over the invariant
+  measures on directions (growth in n steps is submultiplicative, directions are compact). The
+  simplest case is a fixed direction: r >= 0 with F(r) = rate * r. If S is the set of units active
+  there, r_S is an eigenvector of W_SS, and W r <= 0 outside S. Other cases are cycles and wandering
+  directions, whose supports change from step to step; complex leading pairs cause these.
+- What power iteration finds. F^n(h) converges to attracting directions. It leaves a repelling
+  direction at once, so such a direction makes no signal grow for long. Attracting directions have
+  basins, so no single start finds all of them: several starts are used.
+- Transients. Before convergence F^n(h) may grow faster than the rate (W is not normal). So a start
+  counts once it is fixed or after `RIPE` iterations. While it still turns, its rate is the lower of
+  its current growth and its mean growth over about the last `MEMORY` iterations.
 
-The correction. A fixed direction with left vector l, l^T J = rate * l^T for the Jacobian J of F at r, has the gradient
+The correction. A fixed direction with left vector l, where l^T J = rate * l^T for the Jacobian J of
+F at r, has the gradient
 
-    d rate / d W = a r^T / (l . r),    a = l where the ReLU lets a unit through, times its gain, 0 elsewhere
+    d rate / d W = a r^T / (l . r),    a = gain * l at active units, 0 elsewhere
 
 so the smallest change of W that lowers the rate to the cap, to first order, is with c = l
 
     W <- W - (1 - cap / rate) * (c . F(r)) / (|a|^2 |r|^2) * a r^T
 
-cos(l, r) (rate - cap) long for a plain map. To move this one eigenvalue and keep all others takes a change 1 / cos^2
-times as long; where W is far from normal, that undoes what was learnt. Being exact to first order only, corrections
-are repeated until the rate is at the cap. Where the direction turns (|F(r) / |F(r)| - r / |r|| >= `FIXED`: a cycle,
-a support that changes) or cos(l, F(r)) <= `NORMAL`, there is no l to use, and c = F(r): the smallest change that
-makes the image of r shorter. What remains (another direction, the next member of a cycle) is the next look's.
-arithmetic/rate_descent.py has the same for any parameters in any metric.
+For a plain map its norm is cos(l, r) (rate - cap). Moving this eigenvalue and keeping all others
+would take a change 1 / cos^2 times as large; where W is far from normal, that destroys what was
+learnt. The correction is exact to first order only, so it is repeated until the rate is at the cap.
+There is no usable l where the direction turns (|F(r) / |F(r)| - r / |r|| >= `FIXED`: a cycle, or a
+changing support) or where cos(l, F(r)) <= `NORMAL`. Then c = F(r): the smallest change that
+shortens the image of r. The next look handles what is left (another direction, the next member of a
+cycle). arithmetic/rate_descent.py does the same for any parameters in any metric.
 
-All of this is done in coordinates h / scale, where `scale` turns into D scale when units are rescaled (`scale_of`). In
-them two rescaled twins are the same map: whatever is computed here is invariant, and W moves covariantly.
+All computations use the coordinates h / scale, where `scale` becomes D scale when units are
+rescaled (`scale_of`). In these coordinates two rescaled twins are the same map: all results are
+invariant, and W moves covariantly.
 """
 
 from __future__ import annotations
@@ -77,13 +83,12 @@ _CHECKED = (24, 48, 96, 160)  # iterations after which a look may end
 def scale_of(whitening: Tensor, weight: Tensor) -> Tensor:
     """The scale of a recurrent map from the whitening 1/sqrt(K) of its matrix, (H,).
 
-    Rescaling multiplies entry i, j of 1/sqrt(K) by alpha_i / alpha_j, so the mean logarithm of row i less that of
-    column i grows by 2 log alpha_i, up to a constant. Entries on no path are left out; a matrix on no path at all is
-    balanced by itself.
+    Rescaling multiplies entry i, j of 1/sqrt(K) by alpha_i / alpha_j. So the mean logarithm of
+    row i minus that of column i grows by 2 log alpha_i, up to a constant. Entries on no path are
+    left out; a matrix on no path at all is balanced by its own entries.
 
-    Its logarithms to base 2 are rounded to a billionth (float64: far more finely), and the first unit has 1 whatever
-    the constant is: twins that are rescaled by powers of two then have scales that differ by just these, and are one
-    map in every bit.
+    The scale's logarithms to base 2 are rounded to 2^-30 (float64: 2^-44), and the first unit has
+    scale 1. With power-of-two factors, rescaled twins are therefore bitwise the same map.
     """
     used = whitening > 0
     if not bool(used.any()):
@@ -97,7 +102,7 @@ def scale_of(whitening: Tensor, weight: Tensor) -> Tensor:
 
 
 def _balancing_scale(weight: Tensor, iterations: int = 1000) -> Tensor:
-    """The scale at which what enters each unit from the others is as large as what leaves it (Osborne 1960)."""
+    """The scale that gives each unit equal incoming and outgoing weights (Osborne 1960)."""
     squares = weight.double().square().fill_diagonal_(0.0)
     logs = torch.zeros_like(squares[0])
     for _ in range(iterations):
@@ -119,9 +124,9 @@ def ripe_directions(f: Map) -> Directions:
 
 
 def bound_(f: Map, directions: Directions, cap: float) -> Tensor:
-    """Look, and correct the direction that grows most, in place; again while it is above `cap`. Returns the first rate.
+    """Correct the fastest direction in place while its rate is above `cap`; returns the first rate.
 
-    At most `LOOKS` times; on a device once, where asking would make the host wait.
+    At most `LOOKS` times; on a device once, because testing the rate would synchronise it.
     """
     first = rate = follow_directions(f, directions, renewing=True)
     for look in range(1, LOOKS + 1):
@@ -140,9 +145,9 @@ def bound_(f: Map, directions: Directions, cap: float) -> Tensor:
 
 
 def settle_(f: Map, cap: float, tolerance: float = 1e-6) -> Tensor:
-    """Bring the rate of a map of which nothing is known down to `cap`, in place; returns the rate found, 0-d.
+    """Bring the rate of a map seen for the first time down to `cap`, in place; returns it, 0-d.
 
-    Direction by direction; where more than `CORRECTIONS` of them are above the cap, all of W is made smaller instead.
+    Corrects direction by direction; shrinks all of W if `CORRECTIONS` corrections do not suffice.
     """
     first = rate = ray = None
     for attempt in range(2 * CORRECTIONS):
@@ -162,13 +167,13 @@ def settle_(f: Map, cap: float, tolerance: float = 1e-6) -> Tensor:
 def strongest(
     f: Map, starts: int = 64, iterations: int = 240, cap: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The largest growth rate found from many starts, 0-d, and the direction that has it (H,).
+    """The largest growth rate found from many starts, 0-d, and its direction (H,).
 
-    The growth is the mean over the second half of the iterations. It is the rate if one of the starts finds the
-    direction and has converged.
+    The growth is the mean over the second half of the iterations. It is the rate if one of the
+    starts finds the direction and has converged.
 
-    cap: growth that somebody looks for. Iterations then end where all starts grow so much more slowly that a direction
-    which grows by `cap` would have gained a factor of `GAIN` on them in the second half: it would show by now.
+    cap: only rates above it matter. Iterations then end as soon as a direction that grows by `cap`
+    would have outgrown all starts by a factor of `GAIN` in the second half, and so would be seen.
     """
     rays, logs = f.starts(0, starts), f.scale.new_empty(0, starts)
     for end in (
@@ -179,7 +184,7 @@ def strongest(
         rates = torch.where((rays > 0).any(1), logs[end - end // 2 :].mean(0).exp(), 0.0)
         if cap is not None and bool(rates.amax() < cap * GAIN ** (-2 / end)):
             break
-    # Many starts find the same direction, or members of one cycle: the first, not the one that rounding favours.
+    # Many starts find one direction or cycle: take the first, so that rounding does not decide.
     best = (
         (rates >= rates.amax() * (1 - torch.finfo(rates.dtype).eps ** 0.5)).to(torch.uint8).argmax()
     )
@@ -187,7 +192,7 @@ def strongest(
 
 
 def iterated(f: Map, rays: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """`iterate` of hundreds of iterations: scales taken into the matrix once, logarithms at the end, no new memory."""
+    """`iterate` for many iterations: scales folded into the matrix, logs last, no new memory."""
     balanced = (f.weight * f.scale / f.scale[:, None]).t().contiguous()
     is_plain = (
         isinstance(f.keep, float) and isinstance(f.gain, float) and (f.keep, f.gain) == (0.0, 1.0)
@@ -208,7 +213,10 @@ def iterated(f: Map, rays: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
 
 
 def upper_bound(f: Map, iterations: int = 100) -> Tensor:
-    """A bound on the rate, up to rounding: on the Perron root of keep + gain max(W, 0). It falls with iterations."""
+    """An upper bound on the rate, up to rounding: the Perron root of keep + gain max(W, 0).
+
+    It falls with iterations.
+    """
     nonnegative = replace(f, weight=f.weight.clamp(min=0))
     x = torch.ones_like(f.scale)
     least = torch.full_like(x[0], torch.inf)

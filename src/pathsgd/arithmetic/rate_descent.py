@@ -1,19 +1,20 @@
-"""Descent on the growth rate of any positively homogeneous map, whatever its parameters are.
+"""Descent on the growth rate of any positively homogeneous map, however it is parameterised.
 
-    F_theta(a h) = a F_theta(h), a > 0        one turn of a recurrence without inputs and biases
+    F_theta(a h) = a F_theta(h), a > 0        one step of a recurrence without inputs and biases
     F(r) = rate * r,  J^T l = rate * l        J = dF / dh at r
 
     d rate / d theta = l^T (dF(r) / d theta) / (l . r)
 
-is one vector-Jacobian product with cotangent l at r, for a masked matrix, |V| * sign, two thin factors, a learnt leak
-or a convolution alike. The smallest step in the metric K that lowers l . F(r) to cap / rate of itself, and so, to
-first order, the rate to the cap:
+is one vector-Jacobian product with cotangent l at r. This holds for a masked matrix, |V| * sign,
+two thin factors, a learnt leak and a convolution alike. The smallest step in the metric K that
+scales l . F(r) by cap / rate, and so lowers the rate to the cap to first order, is
 
-    theta_i <- theta_i - (1 - cap / rate) * (c . F(r)) * (g_i / K_i) / sum_j g_j^2 / K_j,    g = c^T dF(r) / d theta
+    theta_i <- theta_i - (1 - cap / rate) * (c . F(r)) * (g_i / K_i) / sum_j g_j^2 / K_j
+    g = c^T dF(r) / d theta
 
-with c = l. A direction that is not fixed (a cycle, a support that changes) has no l; c = F(r) then makes its image
-shorter. For F(h) = keep h + gain relu(W h) this is the correction of arithmetic/growth.py. g_i^2 / K_i is invariant
-under rescaling, so the step is covariant.
+with c = l. A direction that is not fixed (a cycle, a changing support) has no l; then c = F(r),
+which shortens its image. For F(h) = keep h + gain relu(W h) this is the correction of
+arithmetic/growth.py. g_i^2 / K_i is invariant under rescaling, so the step is covariant.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ Turn = Callable[[dict[str, Tensor], Tensor], Tensor]
 class Direction:
     """A direction of a map, in coordinates h / scale, in which rescaled twins are one map.
 
-    rate: 0-d; ray, image, left: r, F(r) and l, of the state's shape; is_fixed: 0-d, whether l means anything.
+    rate: 0-d. ray, image, left: r, F(r) and l, of the state's shape. is_fixed: 0-d, whether l is
+    meaningful.
     """
 
     rate: Tensor
@@ -62,8 +64,9 @@ def find_direction(
     scale: Tensor | float = 1.0,
     iterations: int = 240,
 ) -> Direction:
-    """The direction that power iteration reaches from `start`, and its left vector by as many adjoint iterations.
+    """The direction that power iteration reaches from `start`.
 
+    The left vector takes as many adjoint iterations.
     The rate is the mean growth in the second half of the iterations.
     """
     fixed = dict(parameters)
@@ -97,9 +100,11 @@ def lowered(
     cap: float,
     whitening: Mapping[str, Tensor | float],
 ) -> dict[str, Tensor]:
-    """The parameters after the smallest step that lowers the rate of this direction to `cap`, to first order.
+    """The parameters after the smallest step that lowers this rate to `cap`, to first order.
 
-    whitening: 1/sqrt(K) of every parameter; what has 0 stays as it is. Nothing moves where the rate is not above.
+    Nothing moves if the rate is not above the cap.
+
+    whitening: 1/sqrt(K) of every parameter; entries with 0 do not move.
     """
     gradient = _pulled(turn, parameters, found, found.cotangent)
     white = {name: whitening[name] * g for name, g in gradient.items()}

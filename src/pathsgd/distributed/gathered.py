@@ -1,9 +1,9 @@
-"""A parameter of the squared network that is spread over processes: gathered where it is used, and let go.
+"""A sharded parameter of the squared network: gathered where it is used, then freed.
 
-Each step of the net that reads the parameter gathers it and squares it. What autograd keeps of the square for the
-backward pass is not the square but whose it is: where the backward pass needs it, it is gathered again. So one layer
-is whole at a time, forth and back, for one more gathering of every parameter. Of kappa1, a derivative that every
-process has computed for the whole parameter, each keeps its part.
+Each step of the net that reads the parameter gathers and squares it. For the backward pass autograd
+does not keep the square but a note of its parameter, which is gathered again when needed. So only
+one layer is whole at a time, forward and backward, at the cost of one more gathering of every
+parameter. Every process computes kappa1 for the whole parameter and keeps its own part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathsgd.distributed.spread import parted, whole
 
 
 class Gathered:
-    """One such parameter. wanted: whether its kappa1 is; anchor: what autograd is to differentiate in.
+    """One sharded parameter. wanted: whether to compute kappa1; anchor: the autograd leaf.
 
     largest: an upper bound on the entries of kappa1, as far as it is known.
     """
@@ -89,7 +89,7 @@ class _Note:
 
 
 class Shelf:
-    """The parameters that a step of the net has gathered, and notes in the place of their squares."""
+    """Parameters gathered by one step of the net, and the notes that replace their squares."""
 
     def __init__(self) -> None:
         self._there: dict[int, Gathered] = {}
@@ -103,7 +103,7 @@ class Shelf:
         return q
 
     def clear(self) -> None:
-        """The step is done. Memory at the places of its squares may be somebody else's from now on."""
+        """End a step: from now on the memory of its squares may be reused."""
         self._there.clear()
 
     def notes(self) -> Any:

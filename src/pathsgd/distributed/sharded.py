@@ -1,8 +1,8 @@
-"""Models whose parameters are spread over processes: torch's fully_shard (FSDP2), whose parameters are DTensors.
+"""Models whose parameters are sharded over processes by fully_shard (FSDP2, DTensor parameters).
 
-Each process holds a part of every parameter. To record the model no weights are needed, only their shapes; to measure
-it parameters are gathered, and all processes compute the same. For a step they are gathered layer by layer
-(distributed/gathered.py), for somebody who asks for a quantity all at once.
+Each process holds a part of every parameter. Recording needs only the whole shapes, no values. To
+measure, parameters are gathered and all processes compute the same. A step gathers them layer by
+layer (distributed/gathered.py); a quantity that a user asks for gathers them all at once.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ def refuse_sharded(
     """Refuse to write to parameters or gradients of which no process holds more than a part."""
     if any(is_sharded(p) for p in model.parameters()):
         raise TypeError(
-            f"{function} needs whole parameters, and the model is sharded (DTensor parameters); {advice}"
+            f"{function} needs whole parameters, and the model is sharded (DTensor parameters); "
+            f"{advice}"
         )
 
 
 def reshard(model: nn.Module) -> None:
-    """Let go of parameters that were gathered for a forward pass: what an optimiser moves are the parts."""
+    """Free parameters that a forward pass gathered: the optimiser moves the parts."""
     for module in model.modules():
         if _is_fsdp(module):
             module.reshard()  # type: ignore[operator]
@@ -54,9 +55,9 @@ def _is_fsdp(module: nn.Module) -> bool:
 
 
 def put_stand_ins(model: nn.Module) -> None:
-    """Put parameters of the whole shapes and without memory in the place of parts, and take off what would gather them.
+    """Replace parts by parameters of the whole shapes without memory, and remove FSDP's hooks.
 
-    Nothing is put back here: whoever records a model puts everything back that has changed (preserve.py).
+    This does not restore anything: the caller that records a model restores it (preserve.py).
     """
     if not any(is_sharded(p) for p in model.parameters()):
         return

@@ -1,7 +1,7 @@
-"""Tensors of which every process holds a part: DTensors, which torch's fully_shard makes of a model's parameters.
+"""Sharded tensors: DTensors, as fully_shard makes them of a model's parameters.
 
-Such a tensor is kept in parts. Whoever needs all of it asks for the whole, for a moment (`whole`); whoever has made a
-whole tensor keeps this process's part (`parted`). All processes do the same in the same order, so they ask together.
+They are stored in parts. `whole` gathers one temporarily; `parted` keeps this process's part of a
+whole tensor. All processes make the same calls in the same order, so their collectives match.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def is_sharded(t: Any) -> bool:
-    """Whether a tensor is spread over processes (a DTensor; its class is not loaded where nobody uses it)."""
+    """Whether a tensor is sharded (a DTensor). Does not import DTensor, which may be unused."""
     return hasattr(t, "full_tensor") and hasattr(t, "placements")
 
 
@@ -31,20 +31,20 @@ def whole(t: Tensor) -> Tensor:
 
 
 def parted(t: Tensor, like: Tensor) -> Tensor:
-    """A tensor that every process has, kept in parts as `like` is; itself if `like` is not spread."""
+    """This process's part of a whole tensor; the tensor itself if `like` is not sharded."""
     spread = spread_of(like)
     return t if spread is None else spread.joined(spread.own(t), like)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How a tensor is spread: over which processes (a DeviceMesh), and along which dimension in each of its own."""
+    """How a tensor is sharded: the processes (a DeviceMesh) and a placement for each mesh axis."""
 
     mesh: Any
     placements: tuple[Any, ...]
 
     def own(self, whole: Tensor) -> Tensor:
-        """This process's part of a tensor that every process has; a copy, so that the rest can go."""
+        """This process's part of a whole tensor; a copy, so that the rest can be freed."""
         # loaded by whoever sharded the model
         from torch.distributed.tensor import DTensor, Replicate
 
@@ -55,7 +55,7 @@ class Spread:
         return part.to(whole.device, copy=True)  # type: ignore[no-any-return]
 
     def joined(self, own: Tensor, like: Tensor) -> Any:
-        """The DTensor of which this is the process's own part. like: a tensor that is spread in the same way."""
+        """The DTensor of this process's part. like: a tensor sharded in the same way."""
         from torch.distributed.tensor import DTensor
 
         return DTensor.from_local(

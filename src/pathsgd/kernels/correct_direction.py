@@ -1,4 +1,4 @@
-"""The smallest correction of one direction of a recurrent map: arithmetic/growth.py has the equations."""
+"""The smallest correction of one direction of a recurrent map (equations: arithmetic/growth.py)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CorrectDirectionCall(ctypes.Structure):
 
 
 def correct_direction(f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: float) -> Tensor:
-    """Lower the rate of one direction to `cap`, to first order and in place; nothing where it is not above.
+    """Lower the rate of one direction to `cap`, to first order and in place, if it is above.
 
     Returns l, or `start` where the direction is not fixed.
 
@@ -54,8 +54,9 @@ def correct_direction(f: Map, ray: Tensor, start: Tensor, rate: Tensor, cap: flo
     left = start.clone(memory_format=torch.contiguous_format)
     keep, gain = coefficients(f)
     arguments = CorrectDirectionCall(
-        units, LEFT_ITERATIONS, f.inside, address(f.weight, dtype, units, units), address(f.scale, dtype, units),
-        address(keep, dtype, units), address(gain, dtype, units), address(ray.contiguous(), dtype, units),
+        units, LEFT_ITERATIONS, f.inside, address(f.weight, dtype, units, units),
+        address(f.scale, dtype, units), address(keep, dtype, units), address(gain, dtype, units),
+        address(ray.contiguous(), dtype, units),
         address(left, dtype, units), 1 - cap / found, FIXED, NORMAL,
     )  # fmt: skip
     native.call("correct_direction", arguments, dtype)

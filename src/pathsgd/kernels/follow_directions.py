@@ -1,4 +1,4 @@
-"""The growth of several directions under a recurrent map h -> keep h + gain relu(W h), followed from call to call."""
+"""Growth of several directions under h -> keep h + gain relu(W h), followed from call to call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNRIPE = 1e12
 
 @dataclass(frozen=True)
 class Map:
-    """One recurrent map h -> keep * h + gain * relu(W h). Rays are states in balanced coordinates, h / scale.
+    """A recurrent map h -> keep * h + gain * relu(W h). Rays are states in coordinates h / scale.
 
     weight: (H, H); scale: (H,), positive; keep, gain: numbers, or one for each unit (H,).
     inside: relu(keep * h + gain * W h) instead.
@@ -58,7 +58,7 @@ class Map:
         return torch.where(into > 0, self.gain, torch.zeros_like(ray))
 
     def back(self, left: Tensor, active: Tensor) -> Tensor:
-        """J^T l, J the Jacobian of F where these units are active: (H,); `inside`, l is 0 at all others."""
+        """J^T l (H,), J the Jacobian of F with these active units; `inside`: 0 at all others."""
         return self.keep * left + ((active * left / self.scale) @ self.weight) * self.scale
 
     def start(self, number: int) -> Tensor:
@@ -79,8 +79,8 @@ class Map:
 class Directions:
     """Directions that are followed from call to call, those that grow most first.
 
-    rays: (K, H); age: (K,), iterations since each was started; mean: (K,), of their log growth; left: (H,), where l
-    starts from; started: how many there have been.
+    rays: (K, H). age: (K,), iterations since each was started. mean: (K,), mean log growth.
+    left: (H,), the start of l. started: how many have been started so far.
     """
 
     rays: Tensor
@@ -97,7 +97,7 @@ class Directions:
 
 
 def iterate(f: Map, rays: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """The rays (K, H) after so many iterations, each of sum 1, and their log growth in every one (iterations, K)."""
+    """The rays (K, H) after the iterations, each of sum 1, and the log growth (iterations, K)."""
     logs = []
     for _ in range(iterations):
         image = f(rays)
@@ -116,13 +116,14 @@ class FollowDirectionsCall(ctypes.Structure):
 
 
 def follow_directions(f: Map, directions: Directions, *, renewing: bool = False) -> Tensor:
-    """Iterate every direction, order them by growth, and give the largest growth rate, 0-d; 0 if none counts.
+    """Iterate and sort the directions; returns the largest growth rate, 0-d; 0 if none counts.
 
-    A direction counts when it is ripe or fixed. Its rate is at most its growth g in the last half of the iterations:
-    the mean growth over `MEMORY` if that is lower, but not less than g (1 - turn), turn = |F(r) / |F(r)| - r / |r||,
-    because growth of a direction that does not turn is no transient. Rates that differ by rounding leave the order as
-    it is. A direction that has ended at zero is started anew; `renewing`, so is the slowest one that counts where half
-    of all do, so that every look is at a new one, too. `directions` gets new tensors.
+    A direction counts when it is ripe or fixed. g is its growth in the last half of the iterations.
+    Its rate is min(g, mean growth over `MEMORY`), but at least g (1 - turn) with
+    turn = |F(r) / |F(r)| - r / |r||: growth of a direction that does not turn is no transient.
+    Rates that differ by rounding keep their order. A direction that has reached zero is restarted.
+    `renewing` also restarts the slowest direction that counts if half of all count, so every look
+    tries a new one. `directions` gets new tensors.
     """
     dtype, units = f.weight.dtype, len(f.scale)
     kept = directions.rays, directions.age, directions.mean
@@ -178,7 +179,7 @@ def by_torch(f: Map, directions: Directions, *, renewing: bool) -> Tensor:
 
 
 def _renew(f: Map, directions: Directions) -> None:
-    """Start the slowest direction that counts anew if half of all count, so that new ones are always looked at."""
+    """If half of all directions count, restart the slowest of them, so that new ones are tried."""
     ripe = directions.age >= RIPE
     last = ripe.sum() - 1
     slowest = (torch.arange(len(ripe), device=ripe.device) == last) & (2 * last >= len(ripe))

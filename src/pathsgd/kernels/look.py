@@ -1,7 +1,7 @@
-"""A look at a recurrent map whose numbers stay where they are: the calls of the kernel are made once, then repeated.
+"""Looks at a recurrent map at fixed addresses: kernel calls are built once, then repeated.
 
-For a small net, what Python does to make a call takes longer than the call. `arithmetic.growth.bound_` does the same
-for any tensors.
+For a small net, building a call in Python takes longer than the call itself.
+`arithmetic.growth.bound_` does the same for any tensors.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _NUMBERS: dict[torch.dtype, type[ctypes.c_float] | type[ctypes.c_double]] = {
 class Look:
     """Looks at one map, and corrects its fastest directions.
 
-    It works on copies of the directions, its own (`directions`), which it writes over. `Look.at` says whether the
-    kernel may have these tensors.
+    It owns copies of the directions (`directions`) and overwrites them. `Look.at` says whether the
+    kernel accepts these tensors.
     """
 
     def __init__(self, f: Map, directions: Directions) -> None:
@@ -57,8 +57,9 @@ class Look:
         weight = address(f.weight, dtype, units, units)
         shared = [address(t, dtype, units) for t in self._read]
         self._follow = FollowDirectionsCall(
-            units, count, ITERATIONS, SETTLE, RIPE, MEMORY, True, f.inside, directions.started, weight, *shared,
-            address(rays, dtype, count, units), address(age, dtype, count), address(mean, dtype, count),
+            units, count, ITERATIONS, SETTLE, RIPE, MEMORY, True, f.inside, directions.started,
+            weight, *shared, address(rays, dtype, count, units), address(age, dtype, count),
+            address(mean, dtype, count),
             FIXED, alike(dtype), 0.0,
         )  # fmt: skip
         self._correct = CorrectDirectionCall(
@@ -90,7 +91,7 @@ class Look:
         )
 
     def bound(self, cap: float) -> float:
-        """The largest growth rate; while it is above `cap`, the matrix is corrected in place, `LOOKS` times at most."""
+        """The largest growth rate; corrects the matrix up to `LOOKS` times while above `cap`."""
         first = rate = self._followed(renewing=True)
         for look in range(1, LOOKS + 1):
             if not cap < rate < math.inf:

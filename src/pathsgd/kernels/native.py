@@ -45,7 +45,10 @@ class Backend(NamedTuple):
     def __str__(self) -> str:
         if self.name == "torch":
             return f"pure torch fallback: {self.reason}"
-        return f"{self.name} kernel, {'torch threads' if self.threaded else 'one thread'}: {self.reason}"
+        return (
+            f"{self.name} kernel, {'torch threads' if self.threaded else 'one thread'}: "
+            f"{self.reason}"
+        )
 
 
 class Loaded(NamedTuple):
@@ -71,7 +74,8 @@ def choose(forced: str | None, level: int, built: dict[str, str]) -> tuple[str, 
             )
         if KERNELS.index(forced) > level:
             raise RuntimeError(
-                f"{ENVIRONMENT_VARIABLE}={forced}, but this processor supports {KERNELS[level]} at most"
+                f"{ENVIRONMENT_VARIABLE}={forced}, but this processor supports "
+                f"{KERNELS[level]} at most"
             )
         if built.get(forced, "not built"):
             raise RuntimeError(
@@ -90,7 +94,8 @@ def _open(name: str) -> tuple[Any, str]:
     if not path.exists():
         return (
             None,
-            "no kernel was built (a C++ compiler was missing or failed when the package was installed)",
+            "no kernel was built (a C++ compiler was missing or failed when the package was "
+            "installed)",
         )
     try:
         library = ctypes.CDLL(str(path))
@@ -102,7 +107,8 @@ def _open(name: str) -> tuple[Any, str]:
     ):
         return (
             None,
-            f"{path.name} is of another version ({version}, not {INTERFACE_VERSION}): install the package again",
+            f"{path.name} is of another version ({version}, not {INTERFACE_VERSION}): "
+            "install the package again",
         )
     return library, ""
 
@@ -225,7 +231,8 @@ def address(tensor: Tensor | None, dtype: torch.dtype, *shape: int, offset: int 
         or not tensor.is_cpu
     ):
         raise ValueError(
-            f"the kernel expects a contiguous {dtype} CPU tensor of shape {shape}, not {tensor.dtype} "
+            f"the kernel expects a contiguous {dtype} CPU tensor of shape {shape}, "
+            f"not {tensor.dtype} "
             f"{tuple(tensor.shape)} with strides {_strides(tensor)} on {tensor.device}"
         )
     return tensor.data_ptr() + offset * tensor.itemsize if offset else tensor.data_ptr()

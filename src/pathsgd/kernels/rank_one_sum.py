@@ -9,14 +9,16 @@ Certificate. If |B^m - v w^T| <= tol * v w^T holds entrywise for one m it holds 
 because B >= 0 and B v = v. So it is looked at once; the powers below m are computed, and what
 follows is one term,
 
-    S^T = sum_{n<m} B^n .* l^n N_n + (v w^T) .* sum_{n>=m} l^n N_n        N_n = M_n^T = sum_t h_{t-n-2} delta_t^T
+    S^T = sum_{n<m} B^n .* l^n N_n + (v w^T) .* sum_{n>=m} l^n N_n
+    N_n = M_n^T = sum_t h_{t-n-2} delta_t^T
 
 With outputs at the last step only, delta_t = (A^T)^(T-t) delta_T is l^(T-m-t) delta_{T-m} for every
 t <= T-m by the same certificate. Then l^n N_n are products of m+1 rows instead of T, and with p_j =
 sum_{s<=j} l^(j-s) h_s
 
     l^n N_n            = l^n p_{T-m-2-n} delta_{T-m}^T + sum_{t>T-m} l^n h_{t-n-2} delta_t^T
-    sum_{n>=m} l^n N_n = sum_s (T-2m-1-s) l^(T-m-2-s) h_s delta_{T-m}^T + sum_{t>T-m} l^m p_{t-m-2} delta_t^T
+    sum_{n>=m} l^n N_n = sum_s (T-2m-1-s) l^(T-m-2-s) h_s delta_{T-m}^T
+                         + sum_{t>T-m} l^m p_{t-m-2} delta_t^T
 
 The vectors are float64, the powers of the dtype of the sequences. In float32 something may be too
 small to be seen; the result is taken only where its last term, a part of every entry, is far above
@@ -61,7 +63,8 @@ def rank_one_sum(
     steps, hidden = before.shape
     if A.shape != (hidden, hidden) or A.dtype != torch.float64 or delta.shape != before.shape:
         raise ValueError(
-            f"A {tuple(A.shape)} {A.dtype} must be square in float64, before {tuple(before.shape)} and "
+            f"A {tuple(A.shape)} {A.dtype} must be square in float64, "
+            f"before {tuple(before.shape)} and "
             f"delta {tuple(delta.shape)} sequences of its size"
         )
     if steps <= 8:

@@ -1,9 +1,11 @@
 """One direction of one ReLU layer, forward.
 
-Shapes (rnn.h has the recurrence): T steps, B sequences, I inputs, H units, D = 1 or 2 directions; all are contiguous
-    x (T, B, I)   w_in (H, I)   w_rec (H, H)   b_in, b_rec (H)   states (T, B, D*H)   h0, last (D, B, H)
-and (R, ...) for (T, B, ...) where sequences are packed into R rows. A call computes one direction and touches only its
-columns of `states` and its part of `h0` and `last`.
+T steps, B sequences, I inputs, H units, D = 1 or 2 directions; rnn.h has the recurrence. All
+tensors are contiguous:
+    x (T, B, I)   w_in (H, I)   w_rec (H, H)   b_in, b_rec (H)   states (T, B, D*H)
+    h0, last (D, B, H)
+For sequences packed into R rows, (R, ...) replaces (T, B, ...). One call computes one direction and
+writes only its columns of `states` and its part of `h0` and `last`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 By torch: The squared recurrence by doubling: a few matrix products instead of T small steps.
 
-    h_{s+1} = A h_s + u,  h_1 = u          so  h_{s+b} = A^b h_s + h_b:  [h_1..h_b] -> [h_1..h_2b] is one product
-    delta likewise backwards, with A^T; with outputs at the last step only nothing enters: delta_{s-b} = (A^T)^b delta_s
+    h_{s+1} = A h_s + u,  h_1 = u,  so  h_{s+b} = A^b h_s + h_b
+    [h_1..h_b] -> [h_1..h_2b] is one product; delta likewise backwards, with A^T
+    outputs at the last step only: nothing enters, delta_{s-b} = (A^T)^b delta_s
 
 Rows hold decay^(s-1) h_s, and decay A takes the place of A.
 """
@@ -40,7 +41,8 @@ def squared_sequences(
 ) -> tuple[Tensor, Tensor]:
     """h and delta of the squared recurrence, scaled.
 
-        h_1 = u,  h_{s+1} = A h_s + u        delta_T = v,  delta_s = A^T delta_{s+1} (+ v if every_step)
+        h_1 = u,      h_{s+1} = A h_s + u
+        delta_T = v,  delta_s = A^T delta_{s+1}  (+ v if every_step)
 
     A = weight ** 2, weight (H, H), T = steps. Row s-1 of the results, each (T, H) and of the type
     of u, holds h_s decay^(s-1) and delta_s decay^(T-s): with 1/decay near the Perron root of A

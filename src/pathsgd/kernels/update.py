@@ -1,9 +1,9 @@
 """One step of a path optimiser over a list of parameters, in passes over memory.
 
-    u = w .* grad                                                   w = 1/sqrt(K), broadcast to the parameter's shape
+    u = w .* grad                                      w = 1/sqrt(K), broadcast to the parameter
     moments   m <- mu m + f u,   or Adam's of x = f u (f u w in the paper's form)
     d         u  |  m  |  f u + mu m  |  m / (sqrt(v) + eps)
-    apply     p <- keep * p + alpha * d .* w                         (without w in the paper's form of Adam)
+    apply     p <- keep * p + alpha * d .* w           (without w in the paper's form of Adam)
 
 `src/update.cpp` has the same in C. Whitenings that are constant along a dimension have stride 0
 there and are never expanded.
@@ -284,7 +284,8 @@ def _check_shapes(o: Operands) -> None:
         for name, p, t in zip(names, o.parameters, tensors):
             if p.shape != t.shape:
                 raise ValueError(
-                    f"parameter {name!r} has shape {tuple(p.shape)} and its {kind} {tuple(t.shape)}: the parameter was "
+                    f"parameter {name!r} has shape {tuple(p.shape)} and its {kind} "
+                    f"{tuple(t.shape)}: the parameter was "
                     "replaced, or the state is that of another model; make a new optimiser"
                 )
     for name, p, columns in zip(names, o.parameters, o.columns):

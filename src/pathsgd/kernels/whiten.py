@@ -57,7 +57,8 @@ class WhitenCall(ctypes.Structure):
 def flow_sides(flow: Tensor, least: Tensor, exponent: float) -> Factors:
     """The factors (n,) of n nodes for the edges that enter them, and for those that leave them.
 
-        into = max(flow, least)^exponent        out = into * sqrt(flow / max(flow, least)), into where flow is 0
+        into = max(flow, least)^exponent
+        out = into * sqrt(flow / max(flow, least)), into where flow is 0
 
     flow: path flow through every node, float64. least: its lower bound. Returns (out, into).
     """

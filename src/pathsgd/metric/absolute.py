@@ -1,14 +1,16 @@
 """The metric without its size: steps that do not grow with the weights.
 
-K = kappa / gamma^2 measures an entry against the net as it is, so a learning rate is a share of every matrix, however
-large that has become. Adam's steps are absolute: as weights grow, their share falls by itself. Here the pattern of K
-is measured anew each time; its overall size was fixed once, at the first measurement, by one number for each parameter:
+K = kappa / gamma^2 measures an entry against the current net, so a learning rate is a share of
+every matrix, however large it has become. Adam's steps are absolute: as weights grow, their share
+falls. Here the pattern of K is measured anew each time, but its overall size is fixed at the first
+measurement, by one number for each parameter:
 
     mean over p's entries of log(1/sqrt(K_abs))  =  B[from] - B[to],    for ever
 
-B is one number for each layer of units, 0 for inputs and outputs. A recurrent matrix leads from a layer to itself: its
-mean is 0. A rescaling of units changes the mean of log(1/sqrt(K)) by a difference of two layers' numbers and nothing
-else. B is the least-squares fit of those means, so it takes the difference up, and the steps are invariant.
+B is one number for each layer of units, 0 for inputs and outputs. A recurrent matrix leads from a
+layer to itself: its mean is 0. Rescaling units changes the mean of log(1/sqrt(K)) only by a
+difference of two layers' numbers. B is the least-squares fit of those means, so it absorbs this
+difference, and the steps are invariant.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ ENDS: Layer = b""
 
 @dataclass
 class Joint:
-    """All that leads from one layer to another: its entries, the sum of their logarithms, and whether it ever moves."""
+    """All edges from one layer to another: count, sum of logarithms, and whether they ever move."""
 
     entries: int = 0
     logs: float = 0.0
@@ -45,9 +47,9 @@ class Joint:
 def resized(
     whitenings: Mapping[str, WhiteningOf], log_sizes: Mapping[str, float], *, in_place: bool = False
 ) -> Whitenings:
-    """1/sqrt(K_abs) from 1/sqrt(K): the parameters in `log_sizes` get that mean logarithm, the others stay.
+    """1/sqrt(K_abs) from 1/sqrt(K): gives parameters in `log_sizes` that mean logarithm.
 
-    in_place: nobody needs `whitenings` any more; they are written over where they can be.
+    in_place: `whitenings` is no longer needed and may be overwritten.
     """
     result = Whitenings(whitenings)
     result.prepared = whitenings.prepared if isinstance(whitenings, Whitenings) else None
@@ -78,9 +80,9 @@ def _factor(whitening: Tensor, size: float) -> Tensor:
 
 
 def _grid(whitening: WhiteningOf) -> int:
-    """In what parts of one the logarithm of a size is met: in float32 a millionth, in float64 its own rounding.
+    """Grid that log sizes are rounded to: a millionth in float32, its own rounding in float64.
 
-    The last bits of a mean depend on how units are scaled, and would be seen in those of all that it multiplies.
+    The last bits of a mean depend on the scaling of units and would spread to all it multiplies.
     """
     values = whitening.rows if isinstance(whitening, Outer) else whitening
     return 2**50 if values.dtype is torch.float64 else 2**20
@@ -91,8 +93,8 @@ def log_sizes(
 ) -> dict[str, float]:
     """B[from] - B[to] of every parameter, fitted to what was measured.
 
-    Parameters that no rescaling changes, and those that were not measured, are left out. Those with entries on no path
-    have no mean to be fitted to.
+    Leaves out parameters that no rescaling changes and those that were not measured. Parameters
+    with entries on no path have no mean to fit.
     """
     ways = {
         name: _way(measured, name)
@@ -120,10 +122,10 @@ def log_sizes(
 def is_blocked(
     whitenings: Mapping[str, WhiteningOf], measured: Measure, parameters: Mapping[str, Tensor]
 ) -> bool:
-    """Whether parameters that are zero keep paths from others, as a head of zeros does before it moves.
+    """Whether zero parameters cut off the paths of others, as a zero head does before it moves.
 
-    A parameter that no path would use in any case (one direction of a layer that is read at its last step) blocks
-    nothing.
+    A parameter that paths use in no case (one direction of a layer that is read at its last step)
+    cuts off nothing.
     """
     free = [name for name in measured.kappa if measured.is_free(name)]
     used = {name: _any(whitenings[name]) for name in free}
@@ -161,7 +163,7 @@ _CERTAIN = 1e6
 
 
 def _fit(joints: Mapping[tuple[Layer, Layer], Joint]) -> dict[Layer, float]:
-    """The number of each layer by least squares, every pair of layers that are joined counting once."""
+    """The number of each layer by least squares; every joined pair of layers counts once."""
     layers = sorted({layer for pair in joints for layer in pair} - {ENDS})
     if not layers:
         return {}

@@ -1,13 +1,15 @@
 """Biases beside the weights of their units: a bound on how far the metric lets them run ahead.
 
-A bias is an edge from a node of value one, and path sums say how much the weights bring beside it. They count every
-path, also those that ReLUs have switched off, so in a deep net that normalises nothing they may say thousands where a
-unit gets one; and a bias would move in shares of thousands. What the units really get shows in the gradients,
+A bias is an edge from a node of value 1, and path sums say how much the weights contribute beside
+it. They count all paths, including those that ReLUs have switched off. In a deep net without
+normalisation they may say thousands where a unit really gets 1, and a bias would move in shares
+of thousands. The gradients show what the units really get:
 
     |u_w| / |u_b|       u = grad / sqrt(K), over the rows of a layer
 
-which rescaling does not change. Where path sums are right, it is about the fourth root of the number of weights that a
-unit has. Where it is below one, a bias has more to say than all the weights of its layer, and is held back to as much.
+Rescaling does not change this ratio. Where path sums are right, it is about the fourth root of the
+number of weights of a unit. Where it is below 1, a bias would outweigh all weights of its layer,
+and its whitening is scaled down by the ratio.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def held_back(
 
 
 def _factor(of_weight: Tensor, of_bias: Tensor) -> Tensor | float:
-    """min(1, of_weight / of_bias). Where the weights get nothing (an input of zeros), only the bias can learn: 1."""
+    """min(1, of_weight / of_bias); 1 if only biases learn, because all inputs are zero."""
     if of_weight.is_cpu and of_bias.is_cpu:  # elsewhere to look would mean to wait
         weight, bias = float(of_weight), float(of_bias)
         return weight / bias if 0 < weight < bias else 1.0

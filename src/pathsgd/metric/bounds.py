@@ -4,9 +4,9 @@
     dual norm     sqrt(<grad, d>)         the same for every rescaling of the units, up to c
     length        |d|                     changes with the scaling of the units, as |grad| does
 
-The paper's rule has no unit of its own: kappa may be 1e-6 or 1e+6, and with it the rate at which the
-rule learns. With `scale="sgd"` the first step is as long as SGD's, so SGD's rates fit; c is measured
-once and then kept.
+The paper's rule has no unit of its own: kappa may be 1e-6 or 1e+6, and the rate at which the rule
+learns changes with it. With `scale="sgd"` the first step is as long as SGD's, so SGD's rates fit; c
+is measured once and then kept.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Length(_Bound):
 
 
 Clip = float | DualNorm | None
-"""What users say: a number bounds the dual norm, under the paper's metric the length; None: no bound."""
+"""A number bounds the dual norm, or the length under the paper's metric; None: no bound."""
 
 
 def bound_of(clip: Clip, metric: Metric | PaperMetric) -> DualNorm | Length | None:
@@ -61,7 +61,7 @@ def bound_of(clip: Clip, metric: Metric | PaperMetric) -> DualNorm | Length | No
 
 
 def clip_factor(norm: float, limit: float | None) -> float:
-    """min(1, limit / norm); 0 for a norm that is not finite, so that one bad batch moves nothing."""
+    """min(1, limit / norm); 0 for a norm that is not finite, so one bad batch moves nothing."""
     if limit is None:
         return 1.0
     if not math.isfinite(norm):

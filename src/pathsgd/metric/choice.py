@@ -1,14 +1,14 @@
 """Which metric an update steps in: one choice, every value of which makes sense.
 
     "paper"      K = kappa, for every parameter. The paper's rule, p <- p - lr * grad / kappa.
-    "relative"   K = kappa / gamma^2 / (phi_s phi_d)^(rho/2), rho = 1. A rate is a share: every matrix
-                 moves by that fraction of itself, however large it has become.
-    "absolute"   K of the same shape, its size that of the first measurement. Rates are in units of the
-                 weights, as Adam's and SGD's are: a step's share falls by itself when weights grow
+    "relative"   K = kappa / gamma^2 / (phi_s phi_d)^(rho/2), rho = 1. A rate is a share: every
+                 matrix moves by that fraction of itself, however large it has become.
+    "absolute"   K of the same shape, its size that of the first measurement. Rates are in units of
+                 the weights, as Adam's and SGD's are: a step's share falls when weights grow
                  (absolute.py). The default.
 
-phi is path flow, the share of all path mass that passes through a unit; s and d are the units that an
-edge joins. rho = 0 weighs nothing by flow, rho = 1 is Euclidean in balanced coordinates;
+phi is path flow, the share of all path mass that passes through a unit; s and d are the units that
+an edge joins. rho = 0 ignores flow, rho = 1 is Euclidean in balanced coordinates;
 `Metric(rho=...)` chooses another.
 
 Nothing else asks which metric it has: what depends on the choice is an attribute of both classes.
@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal
 
 @dataclass(frozen=True)
 class Metric:
-    """An invariant metric: kappa / gamma^2, divided by path flow^(rho / 2) on both sides of an edge.
+    """An invariant metric: kappa / gamma^2 over path flow^(rho / 2) at both ends of an edge.
 
     rho: between 0 (kappa's own shape) and 1 (Euclidean in balanced coordinates); finite and >= 0.
     absolute: its size is that of the first measurement, instead of following the weights.
@@ -99,8 +99,8 @@ def without_memory(metric: MetricChoice) -> Metric | PaperMetric:
     metric = chosen(metric)
     if metric.keeps_size:
         raise ValueError(
-            "the absolute metric remembers its first measurement, which a gradient in place cannot; "
-            "use PathSGD or PathAdam for it"
+            "the absolute metric remembers its first measurement, which a gradient in place "
+            "cannot; use PathSGD or PathAdam for it"
         )
     return metric
 

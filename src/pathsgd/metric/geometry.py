@@ -1,7 +1,7 @@
 """Everything an update needs to know of a model's geometry, measured at its current weights.
 
-kappa / gamma^2 per parameter, the squared weights, and the node spaces: one recording per input shape, kept; one
-evaluation per measurement.
+kappa / gamma^2 per parameter, the squared weights, and the node spaces. One recording per input
+shape is kept; each measurement evaluates it once.
 """
 
 from __future__ import annotations
@@ -42,15 +42,17 @@ _ONE = torch.ones((), dtype=torch.float64)
 
 @dataclass(frozen=True)
 class Measure:
-    """The geometry at one point. Tensors broadcast to their parameters' shapes; float64, unless measured for a step.
+    """The geometry at one point: float64, unless measured for a step.
+
+    Tensors broadcast to their parameters' shapes.
 
     kappa:  kappa / gamma^2, of the terms asked for; kappa itself where gamma^2 is zero
     kappa1: the same of the first term alone, from which path flow is made
     log_gamma_sq: log gamma^2, -inf where no path reaches the output
-    flow: path flow per unit where it is already known, by the name of one parameter that enters those units
+    flow: path flow per unit where already known, keyed by one parameter that enters those units
     repeats: how often paths use each parameter that they use more than once
-    ahead: of parameters that enter units at places of their own (network/places.py), the derivative in what enters
-        each node there, (free nodes + 1,), in a common unit
+    ahead: for parameters that enter units at places of their own (network/places.py), the
+        derivative in what enters each node there, (free nodes + 1,), in a common unit
     """
 
     kappa: Mapping[str, Tensor | Outer]
@@ -66,12 +68,12 @@ class Measure:
     free: frozenset[str] | None = None
     """Parameters that some rescaling changes, where they are known already."""
     next_root: float | None = None
-    """Where to start the next measurement of a plain recurrent net; it changes the last bits of the result."""
+    """Start of the next power iteration on a plain recurrent net; changes only the last bits."""
     also: Sequence[float] = ()
-    """The values of other numbers on the device, which were read together with the measurement's own."""
+    """Values of other device numbers, read in the same transfer as the measurement's own."""
     ahead: Mapping[str, Tensor] = field(default_factory=dict)
     is_plain: bool = False
-    """Whether the net is a plain recurrent one: its path sums are those of a few layers (biases.py)."""
+    """Whether the net is a plain recurrent one: path sums span few layers (biases.py)."""
 
     def is_free(self, name: str) -> bool:
         """Whether some rescaling changes this parameter."""
@@ -98,8 +100,8 @@ def measure(
 
     frozen: what need not be looked at again; only the kappa that is needed is measured then.
     bare: parameters whose kappa1 may come as an outer product or in float32.
-    framing: the steps that may work on small images (network/framing.py), unless something is frozen.
-    wanted: parameters whose kappa is; None for all. A one stands for that of others which paths use.
+    framing: the steps that may work on small images (network/framing.py); ignored if frozen.
+    wanted: parameters whose kappa is needed; None for all. Others that paths use get a one.
     """
     if terms == "first" and _device(parameters).type != "cpu":
         quickly = _measure_at_once(recording, parameters, spaces, also)
@@ -161,7 +163,7 @@ def _measure_at_once(
     spaces: NodeSpaces,
     also: Sequence[Tensor],
 ) -> Measure | None:
-    """The same with one wait for the device, at the end; None if some number has left the range meanwhile."""
+    """The same with one device synchronisation, at the end; None if a number left the range."""
     with postponed() as largest:
         measured = Kappa(recording, parameters, [place.value for place in spaces.places.values()])
         total = measured.total.mantissa.detach()
@@ -200,9 +202,9 @@ def _device(parameters: Mapping[str, Tensor]) -> torch.device:
 
 
 def _is_plain(p: Tensor) -> bool:
-    """Whether its square fits float64 without a scale, and the kernel can have it.
+    """Whether its square fits float64 without a scale, and the kernel accepts it.
 
-    Of what is spread over processes only matrices: a convolution keeps the square of its kernel for the way back.
+    If sharded, only matrices: a convolution keeps its squared kernel for the backward pass.
     """
     is_dense = type(p) in (Tensor, nn.Parameter) or (is_sharded(p) and p.dim() == 2)
     return p.dtype is torch.float32 and p.is_cpu and is_dense
@@ -282,15 +284,16 @@ class Geometry:
     ) -> Measure:
         """The geometry at the current weights.
 
-        exact: in float64. Otherwise a plain recurrent net in float32, and kernels of convolutions, are measured in
-        float32 where the result can be vouched for, to about 1e-5 of each entry (`closed_form.kappa`,
-        `arithmetic.kernel`): enough for a step, and several times faster.
-        Of other nets only what a step needs is measured then: nothing of what is frozen and far from what moves.
-        root: `next_root` of the last measurement, which saves a plain recurrent net a power iteration.
-        parameters: the model's, by name, where somebody has looked them up already.
-        also: other numbers on the model's device that shall be read together with the measurement's own.
-        dice: the state of the random generators before the forward pass that is meant.
-        free_only: kappa may be left out, a one in its place, where no rescaling changes the parameter.
+        exact: in float64. Otherwise a plain recurrent net in float32, and kernels of convolutions,
+        are measured in float32 where the result is accurate to about 1e-5 of each entry
+        (`closed_form.kappa`, `arithmetic.kernel`): enough for a step, and several times faster.
+        For other nets only what a step needs is measured then, which excludes frozen parameters
+        far from those that move.
+        root: `next_root` of the last measurement; saves a plain recurrent net a power iteration.
+        parameters: the model's, by name, if the caller has looked them up already.
+        also: other numbers on the model's device, to be read in the same transfer.
+        dice: the state of the random generators before the forward pass in question.
+        free_only: where no rescaling changes a parameter, its kappa may be replaced by a one.
         """
         parameters = self.parameters() if parameters is None else parameters
         known = self.structure(inputs, dice, parameters)
@@ -361,6 +364,7 @@ def refuse_unfit(names: Sequence[str], params: Sequence[Tensor], grads: Sequence
             )
         if grad.shape != p.shape:
             raise ValueError(
-                f"parameter '{name}' has shape {tuple(p.shape)} and its gradient {tuple(grad.shape)}: the parameter "
+                f"parameter '{name}' has shape {tuple(p.shape)} and its gradient "
+                f"{tuple(grad.shape)}: the parameter "
                 "was replaced after the backward pass"
             )

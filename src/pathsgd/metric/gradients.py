@@ -38,18 +38,20 @@ def path_normalize_grad_(
 ) -> Tensor:
     """Replace every `.grad` by grad / K, in place; returns the dual norm before clipping.
 
-    Use it between `backward()` and the step of any optimiser, as `clip_grad_norm_` is used. It records the model anew
-    at every call; `pathsgd.optim.wrap` does the same before each step of an optimiser and records once per shape.
+    Call it between `backward()` and the step of any optimiser, like `clip_grad_norm_`. It records
+    the model at every call; `pathsgd.optim.wrap` does the same before each step of an optimiser,
+    and records once per shape.
 
     model: the network whose gradients are changed.
     inputs: example inputs; only shapes and dtypes matter.
     terms: "first" kappa1, "both" kappa1 + kappa2.
     metric: "paper", grad / kappa; "relative" or a `pathsgd.Metric`, grad / K.
-    scale: "kappa" leaves grad / kappa as it is; "sgd" makes it as long as the gradient. That is each gradient's own
-        constant: to keep the first one, as PathSGD and `wrap` do, give the number.
-    clip: under the paper's metric a bound on the length of the result, which rescaling changes; otherwise on the dual
-        norm sqrt(<grad, result>), which it does not; `pathsgd.optim.DualNorm(limit)` bounds that under every metric. A
-        gradient whose length is not finite becomes zero.
+    scale: "kappa" leaves grad / kappa as it is; "sgd" makes it as long as the gradient, with a new
+        constant at each call. To keep the first constant, as PathSGD and `wrap` do, pass it.
+    clip: under the paper's metric a bound on the length of the result, which rescaling changes;
+        otherwise on the dual norm sqrt(<grad, result>), which is invariant.
+        `pathsgd.optim.DualNorm(limit)` bounds the dual norm under every metric. A gradient whose
+        length is not finite becomes zero.
     output: which of the model's results to measure; None takes the first tensor.
 
     >>> import torch
@@ -80,13 +82,14 @@ def scale_gradients_(
     bound: DualNorm | Length | None,
     constant: float | None = 1.0,
 ) -> tuple[Tensor, float | None]:
-    """grad <- constant * grad * inverse metric, bounded; returns the dual norm before, and the constant.
+    """grad <- constant * grad * inverse metric, clipped; returns the unclipped norm and constant.
 
-    constant: None to measure the one that makes the result as long as the gradient. Every grad must be there.
+    constant: None to measure the one that makes the result as long as the gradient. No grad may be
+        missing.
     """
     grads = {name: p.grad for name, p in parameters.items() if p.grad is not None}
     refuse_unfit(list(grads), [parameters[name] for name in grads], list(grads.values()))
-    # In float64: 1/kappa may leave the range of the gradient's own dtype where the product does not.
+    # In float64: 1/kappa may leave the gradient's range where the product does not.
     scaled = {name: grad.double() * inverses[name] for name, grad in grads.items()}
     if constant is None:
         constant = sgd_constant(list(grads.values()), list(scaled.values()))

@@ -1,8 +1,8 @@
-"""What is known of a model's structure, and when it has to be looked at again.
+"""What is known of a model's structure, and when to record it again.
 
-One recording serves as long as the forward pass is the recorded one. That depends on the shapes of the inputs and on
-those of their values that are structure; on the modules, their mode and their plain attributes (a flag, a depth); and
-it shows in which parameters have gradients.
+A recording is valid as long as the forward pass takes the same route. This depends on the shapes of
+the inputs and the values of structural ones; on the modules, their mode and their plain attributes
+(a flag, a depth); and it shows in which parameters have gradients.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pathsgd.paths.match import PlainNet, StackNet, match
 _REMEMBERED = 64
 """Recordings are small; this many of them (for sequence lengths, say) are kept."""
 _THROWS = 8
-"""How often a forward pass that throws dice is recorded, in search of the way that it took, if nobody saw its dice."""
+"""Maximal number of recordings to find the route of a random forward pass of unknown seed."""
 _PLAIN = (bool, int, float, str, type(None))
 _LAYERS = ("torch.nn.", "pathsgd.nn.")
 
@@ -55,7 +55,7 @@ class Structure:
     in_rows: frozenset[str] = frozenset()
     """Matrices that need no q if nobody wants their kappa."""
     links: Sequence[Link] | None = None
-    """The layers of a chain of which no rescaling changes anything: gamma^2 is all that there is to measure."""
+    """The layers of a chain that no rescaling changes: only gamma^2 has to be measured."""
     _frozen: dict[frozenset[str], Frozen] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -64,7 +64,7 @@ class Structure:
         return Framing(self.recording.steps, self.recording.inputs)
 
     def frozen(self, parameters: Mapping[str, Tensor]) -> Frozen | None:
-        """What a measurement for steps of these parameters need not look at again; None if all of them can move."""
+        """What a measurement for steps of these parameters can skip; None if all can move."""
         moving = frozenset(
             name for name in self.recording.parameters if parameters[name].requires_grad
         )
@@ -88,7 +88,7 @@ class Structure:
 
 @dataclass
 class _Variants:
-    """The structures at one state of the modules and shape of the inputs, by what tells them apart."""
+    """The structures for one state of the modules and shape of the inputs, by their differences."""
 
     structural: frozenset[int] = frozenset()
     """Numbers of the inputs whose values are structure."""
@@ -115,10 +115,10 @@ class Structures:
         return frozenset().union(*(v.structural for v in self._variants.values()))
 
     def _look_around(self) -> None:
-        # Walking through the modules at every step costs a good part of what measuring a small net does.
+        # Walking the modules at every step would cost a good part of measuring a small net.
         self._modules = list(self.model.modules())
         self._parts = _parts(self._modules)
-        # A layer of torch's or ours is what it was made as; a module that somebody wrote may have flags that steer it.
+        # Layers of torch and pathsgd stay as built; modules written by users may have flags.
         self._written = [
             (k, m)
             for k, m in enumerate(self._modules)
@@ -145,15 +145,15 @@ class Structures:
     def find(
         self, call: Call, parameters: dict[str, Tensor], dice: RandomState | None = None
     ) -> Structure:
-        """The structure of the forward pass whose gradients the parameters hold; recorded if it is a new one.
+        """The structure of the forward pass that made the current gradients; records a new one.
 
-        dice: the state of the random generators before that pass, where somebody saw it.
+        dice: the state of the random generators before that pass, if known.
         """
         state = self._state()
         if call is not self._call:
             self._call, self._shapes = call, shapes_of(call)
         variants = self._variants.setdefault((self._shapes, state), _Variants())
-        # Parameters that were gathered from other processes have no gradients: the model's own have.
+        # Parameters gathered from other processes have no gradients; the model's own do.
         trained = frozenset(
             name
             for name, owner, key in self._owners
@@ -240,7 +240,7 @@ class Structures:
     def _search(
         self, call: Call, trained: frozenset[str], parameters: dict[str, Tensor], first: Recording
     ) -> Recording:
-        """The way that the forward pass took: throw until what has gradients is what is reached, or nearly."""
+        """Redraw until the recording reaches the parameters that have gradients, or nearly."""
         best = first
         for seed in range(_THROWS):
             with RandomState.seeded(seed).applied():
@@ -279,7 +279,7 @@ def _parts(modules: list[nn.Module]) -> list[int]:
 
 
 def shapes_of(call: Call) -> tuple[Any, ...]:
-    """Shapes, dtypes and devices of the tensors of a call; everything else by value, or by what it is."""
+    """Shapes, dtypes and devices of a call's tensors; other arguments by value or identity."""
     tensors = tuple((tuple(a.shape), a.dtype, a.device) for a in numbered_tensors(call))
     return (
         tensors,
@@ -289,7 +289,7 @@ def shapes_of(call: Call) -> tuple[Any, ...]:
 
 
 class _Same:
-    """An object as a key: itself and nothing else; held, so that its address is not given to another."""
+    """An object as a key, equal only to itself; held, so that its address is not reused."""
 
     def __init__(self, item: Any) -> None:
         self.item = item

@@ -17,7 +17,8 @@ def _recurrent_matrices(target: Tensor | torch.nn.RNNBase) -> list[Tensor]:
     if isinstance(target, torch.nn.RNNBase):
         if not isinstance(target, torch.nn.RNN):
             raise TypeError(
-                f"{type(target).__name__} has gates: its recurrent weights are not one square matrix"
+                f"{type(target).__name__} has gates: its recurrent weights are not one square "
+                "matrix"
             )
         return [
             weight for name, weight in target.named_parameters() if name.startswith("weight_hh")

@@ -39,7 +39,8 @@ def linear_cross_entropy(
     """
     if input.shape[:-1] != target.shape:
         raise ValueError(
-            f"target {tuple(target.shape)} must have one class for each row of input {tuple(input.shape)}"
+            f"target {tuple(target.shape)} must have one class for each row of input "
+            f"{tuple(input.shape)}"
         )
     if chunk < 1:
         raise ValueError(f"chunk must be at least one row, not {chunk}")

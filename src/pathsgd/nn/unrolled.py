@@ -33,7 +33,7 @@ def unrolled_layer(
 def _one_direction(
     x: Tensor, start: Tensor | None, layout: Layout, direction: int, weights: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """h_t = relu(W_in x_t + b_in + W_rec h_before(t) + b_rec), as (all rows, H), and the last states (B, H)."""
+    """h_t = relu(W_in x_t + b_in + W_rec h_before(t) + b_rec), all rows (rows, H), last (B, H)."""
     w_in, w_rec, *biases = weights
     if start is None:
         start = x.new_zeros(layout.batch, w_rec.shape[0])

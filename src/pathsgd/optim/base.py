@@ -46,7 +46,7 @@ class Options(TypedDict, total=False):
 
 
 class PathOptimizer(Optimizer):
-    """An optimiser that steps in a model's path geometry; subclasses name a rule and its defaults."""
+    """An optimiser in a model's path geometry; subclasses specify a rule and its defaults."""
 
     kept: ClassVar[tuple[str, ...]] = (
         "plan", "capturable", "log_gamma_sq", "_dual_norm", "growth_rates", "_refresh", "_last",
@@ -133,7 +133,7 @@ class PathOptimizer(Optimizer):
         return self._dual_norm
 
     def carry(self, p: Tensor, c: Tensor, alpha: Tensor) -> None:
-        """Let the state follow p -> c p (paths/carry.py). alpha: the factors of the units entered."""
+        """Make the state follow p -> c p (paths/carry.py). alpha: factors of the units entered."""
         if p in self.state:
             # Moments of whitened gradients do not change; the paper's are those of grad / kappa.
             powers = {} if self.plan.whitens else self.plan.rule.powers

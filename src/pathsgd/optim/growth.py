@@ -1,9 +1,10 @@
-"""The bound on growth rates: uses * log(rate) <= limit for every recurrent matrix, kept after each step.
+"""The bound on growth rates: uses * log(rate) <= limit for every recurrent matrix after each step.
 
-What explodes in a recurrent net is a state, not a step: a direction of h -> relu(W h) that grows by `rate` each time
-has grown by exp(uses * log(rate)) at the end, whatever entered. Every run of every optimiser passes through such states
-while it learns. The bound moves the one direction that grows too fast back to the cap and leaves the rest of W alone
-(arithmetic/growth.py): invariant, a few matrix-vector products a step, for any optimiser.
+In a recurrent net it is a state that explodes, not a step: a direction of h -> relu(W h) that grows
+by `rate` per use has grown by exp(uses * log(rate)) at the end, whatever the input. Every run of
+every optimiser passes through such states while it learns. The bound moves the one direction that
+grows too fast back to the cap and leaves the rest of W alone (arithmetic/growth.py). It is
+invariant, costs a few matrix-vector products per step, and works with any optimiser.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def cap_of(limit: float, uses: float) -> float:
 
 
 class _Kept:
-    """What calls of `bound_growth_` on one model keep for the next; nothing that refers to the model."""
+    """State kept between calls of `bound_growth_` on one model; holds no reference to the model."""
 
     def __init__(self) -> None:
         self.recurrences: dict[Any, list[Recurrence]] = {}
@@ -129,20 +130,23 @@ def bound_growth_(
     state: MutableMapping[Tensor, dict[str, Any]] | None = None,
     output: Output = None,
 ) -> dict[str, Tensor]:
-    """Bound the growth rate of every recurrent matrix, in place: horizon * log(rate) <= limit. Returns the rates found.
+    """Bound the growth rate of every recurrent matrix in place: horizon * log(rate) <= limit.
+
+    Returns the rates before the bound: 0-d tensors by parameter name.
 
     inputs: example inputs of the model; only shapes and dtypes matter.
-    limit: the log factor by which a signal may grow on its way through all uses of a matrix.
-    horizon: over how many uses; None: as many as these inputs make, the longest seen so far.
-    state: where to keep what the next call starts from, by parameter: `optimizer.state`, so that it is saved with it
-        and a resumed run continues bit for bit; None: beside the model, for as long as it lives.
-    output: which of the model's results to measure, an index, a key or a function; None takes the first tensor.
+    limit: the log factor by which a signal may grow over all uses of a matrix.
+    horizon: the number of uses; None: as many as these inputs make, the longest seen so far.
+    state: where to keep the directions for the next call, by parameter. `optimizer.state` saves
+        them with the optimiser, so a resumed run is bitwise identical; None: with the model.
+    output: the result of the model to measure, an index, a key or a function; None takes the first
+        tensor.
 
-    Call it after every step of any optimiser, as `clip_grad_norm_` is called before it. The rates (0-d tensors by
-    parameter name) are those before the bound. The first call for a model looks at it thoroughly; the next ones follow
-    the directions that it found, at the cost of a few matrix-vector products, every second one (large matrices: less
-    often), and correct the one that grows most: what a single look leaves above the cap the next one finds. Matrices
-    that do not require gradients are not moved, and not looked at. PathAdam and PathSGD do this themselves (`growth=`).
+    Call it after every step of any optimiser, as `clip_grad_norm_` is called before it. The first
+    call for a model searches thoroughly. Later calls follow the directions found, on every second
+    call (less often for large matrices), with a few matrix-vector products, and correct the one
+    that grows most; what one look leaves above the cap, the next one finds. Matrices that do not
+    require gradients are ignored. PathAdam and PathSGD do this themselves (`growth=`).
 
     >>> import torch
     >>> rnn = torch.nn.RNN(2, 8, nonlinearity="relu")
@@ -156,7 +160,8 @@ def bound_growth_(
         raise ValueError(f"limit must be positive and finite, got {limit}")
     if horizon is not None and not 0 < horizon < math.inf:
         raise ValueError(
-            f"horizon must be positive and finite, or None for the uses of these inputs, got {horizon}"
+            "horizon must be positive and finite, or None for the uses of these inputs, got "
+            f"{horizon}"
         )
     refuse_sharded(model, "bound_growth_", "use PathSGD or PathAdam")
     kept = _kept.setdefault(model, _Kept())
@@ -211,10 +216,10 @@ def _known(
 def bound_parts_(
     parts: Sequence[Part], found: Mapping[str, Recurrence], limit: float, *, is_measured: bool
 ) -> dict[str, Tensor]:
-    """Bound the recurrent matrices among the parameters of an optimiser, with what their states keep.
+    """Bound the recurrent matrices among an optimiser's parameters, using its states.
 
-    is_measured: whether the metric was measured in this step. Between two measurements the horizon stays, whatever the
-    lengths of the inputs: a resumed run, which looks at its inputs anew, must not know more.
+    is_measured: whether this step measured the metric. Between measurements the horizon stays the
+    same whatever the lengths of the inputs: a resumed run must not depend on inputs it did not see.
     """
     rates = {}
     for part in parts:

@@ -1,9 +1,10 @@
-"""Any torch optimiser in path coordinates, where rescaling the units changes nothing that it sees.
+"""Any torch optimiser in path coordinates, which rescaling the units does not change.
 
-    q = p sqrt(K)        u = grad / sqrt(K)        d = the optimiser's own step of q along u        p <- p + d / sqrt(K)
+    q = p sqrt(K)        u = grad / sqrt(K)        d = the optimiser's own step of q along u
+    p <- p + d / sqrt(K)
 
-q and u stay as they are when units are rescaled, and with them whatever the optimiser makes of them: moments, signs,
-singular vectors, eigenbases. PathSGD and PathAdam are this for momentum and for Adam, in one pass over the memory.
+q and u are invariant, and so is whatever the optimiser computes from them: moments, signs, singular
+vectors, eigenbases. PathSGD and PathAdam do the same for momentum and Adam in one pass over memory.
 """
 
 from __future__ import annotations
@@ -32,22 +33,24 @@ PATH = "path_coordinates"
 
 
 class InPathCoordinates(Optimizer):
-    """A torch optimiser that steps in the path coordinates of a model; invariant under node-wise rescaling.
+    """A torch optimiser in a model's path coordinates; invariant under node-wise rescaling.
 
-    optimizer: any optimiser of the model's parameters that makes its step from their gradients, and from their values
-        if it likes. Its groups are this optimiser's groups: give this one to schedulers, and save this one's state.
+    optimizer: any optimiser of the model's parameters whose step depends on their gradients and
+        values only. Its groups are shared: give this optimiser to schedulers, and save its state.
     model: the network itself; the metric needs its structure.
     metric: "absolute", "relative" or a `pathsgd.Metric`.
     terms: "first" uses kappa1, "both" kappa1 + kappa2.
-    clip: bound on the dual norm of the gradient before the optimiser sees it, None for none. "auto": 1.
-    growth: bound on the growth rate of every recurrent matrix, uses * log(rate), and on steps by what the rates leave
-        room for, as in PathAdam. None for none. "auto": 3.
+    clip: bound on the gradient's dual norm before the optimiser sees it; None: no bound. "auto": 1.
+    growth: bound on the growth rate of every recurrent matrix, uses * log(rate), and on steps by
+        the room that the rates leave, as in PathAdam. None: no bound. "auto": 3.
     refresh_every: steps between two measurements of the metric.
-    example_inputs: inputs of the shapes to measure for; None: those of the model's last forward pass.
-    output: which of the model's results to measure, an index, a key or a function; None takes the first tensor.
+    example_inputs: inputs of the shapes to measure for; None: those of the last forward pass.
+    output: the result of the model to measure, an index, a key or a function; None takes the first
+        tensor.
 
-    Values that an optimiser keeps from step to step (Prodigy's starting point) are those of the coordinates of that
-    step. Weight decay is the optimiser's own, and means the same as without coordinates where it is decoupled.
+    Values that an optimiser keeps from step to step (Prodigy's starting point) are in the
+    coordinates of the step that stored them. Weight decay is the optimiser's own; decoupled decay
+    means the same as without coordinates.
 
     >>> model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 1, bias=False))
     >>> optimizer = InPathCoordinates(torch.optim.Muon(model.parameters(), lr=1e-2), model)
@@ -76,7 +79,8 @@ class InPathCoordinates(Optimizer):
         """Length of the last gradient in the dual metric, before clipping."""
         # Takes steps that are given to it: it measures, bounds and moves.
         self._mover = PathSGD(
-            model, 1.0, metric=metric, terms=terms, clip=None, growth=growth, refresh_every=refresh_every,
+            model, 1.0, metric=metric, terms=terms, clip=None, growth=growth,
+            refresh_every=refresh_every,
             params=[p for group in optimizer.param_groups for p in group["params"]],
             example_inputs=example_inputs, output=output,
         )  # fmt: skip
@@ -95,7 +99,7 @@ class InPathCoordinates(Optimizer):
 
     @property
     def growth_rates(self) -> dict[str, Tensor]:
-        """Growth rates of the recurrent matrices after the last step, before they were bounded; 0-d, by name."""
+        """Growth rates of the recurrent matrices before the last bound; 0-d, by name."""
         return self._mover.growth_rates
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -136,7 +140,7 @@ class InPathCoordinates(Optimizer):
             self._mover.advance(parts, measured)
 
     def _moved(self, parts: list[Part]) -> list[Tensor] | None:
-        """The optimiser's step in path coordinates; None where a gradient is not finite, and nothing moves."""
+        """The optimiser's step in path coordinates; None if a gradient is not finite (no step)."""
         owners, whitenings = _owners(parts), _whitenings(parts)
         seen = [p.grad * whitening for p, whitening in zip(owners, whitenings)]  # type: ignore[operator]
         self.dual_norm = float(torch.stack([u.double().square().sum() for u in seen]).sum().sqrt())
@@ -163,8 +167,8 @@ class InPathCoordinates(Optimizer):
         """Continue where `state_dict` was taken."""
         if PATH not in state_dict:
             raise ValueError(
-                f"the state has no entry '{PATH}': it is that of an optimiser in other coordinates, whose moments mean "
-                "something else here; begin with a new one"
+                f"the state has no entry '{PATH}': it is that of an optimiser in other "
+                "coordinates, whose moments mean something else here; begin with a new one"
             )
         own = {key: value for key, value in state_dict.items() if key != PATH}
         self._mover.load_state_dict(state_dict[PATH])
@@ -184,8 +188,8 @@ def _refuse_unfit(optimizer: Optimizer) -> None:
         )
     if hasattr(optimizer, "eval"):
         raise TypeError(
-            f"{type(optimizer).__name__} changes parameters outside of its steps (eval, train), where they are not in "
-            "path coordinates; use an optimiser that only steps"
+            f"{type(optimizer).__name__} changes parameters outside of its steps (eval, train), "
+            "where they are not in path coordinates; use an optimiser that only steps"
         )
 
 

@@ -1,7 +1,7 @@
-"""What a model was last run on: shapes, and those data that may be structure.
+"""The inputs of a model's last forward pass: shapes, and data that may be structure.
 
-Truth values and integers are held as they are (masks, lengths, edges), and so are numbers until a recording has shown
-that they are not structure; then they are shapes alone.
+Booleans and integers are kept as they are (masks, lengths, edges). Floats are kept until a
+recording has shown that they are not structure; then only their shapes are kept.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pathsgd.optim import ranks
 
 
 class LastInputs:
-    """A forward pre-hook that remembers what the model was last run on; or an example that stands for them all.
+    """A forward pre-hook that remembers the model's last inputs, or a fixed example instead.
 
-    It belongs to an owner (an optimiser) and takes itself off the model at the first forward pass after the owner is
-    gone, or in a copy of the model that was made without the owner.
+    It belongs to an owner (an optimiser). It removes itself at the first forward pass after the
+    owner is gone, and from a copy of the model that was made without the owner.
     """
 
     def __init__(self, model: nn.Module, example: Any = None) -> None:
@@ -57,7 +57,7 @@ class LastInputs:
         if self._is_example:
             return
         self._peers = ranks.peers_of(model)
-        # First of all hooks: whatever the others do to the inputs, they do it again when the model is recorded.
+        # Before all other hooks: they change the inputs again when the model is recorded.
         watched(model).register_forward_pre_hook(self, with_kwargs=True, prepend=True)
 
     @torch._disable_dynamo
@@ -78,7 +78,7 @@ class LastInputs:
             self._call = self._without_data(Call(args, kwargs))
 
     def _is_held(self, args: tuple[Any, ...]) -> bool:
-        """Whether what is held of the last inputs stands for these: numbers of the same shapes, and no structure."""
+        """Whether the kept inputs stand for these: floats of the same shapes, and no structure."""
         if self.structural or self.structural is None or self._call is None or self._call.kwargs:
             return False
         held = self._call.args
@@ -126,7 +126,7 @@ class LastInputs:
         return self._call
 
     def get_agreed(self, geometry: Geometry) -> tuple[Call, RandomState | None]:
-        """The same in every process that trains the model: what the first was run on, and its dice."""
+        """`get()` and the random state of the first process, in every process that trains."""
         call = self.get()
         if self._peers is None:
             return call, self.dice
@@ -139,7 +139,7 @@ class LastInputs:
         return ranks.agreed(call, self.dice, self.structural or frozenset(), self._peers)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy of the owner makes the copy its own; a pickle holds no data but what may be structure.
+        # A copy of the owner registers its own; a pickle keeps only data that may be structure.
         bare = LastInputs.__new__(LastInputs)
         bare.structural = self.structural or frozenset()
         call = None if self._call is None else bare._without_data(self._call)

@@ -1,10 +1,12 @@
 """Adam in path geometry.
 
     u = grad / sqrt(K);  m, v: Adam's moments of u;  p <- p - lr * m^ / (sqrt(v^) + eps) / sqrt(K)
-    m, v: Adam's moments of grad / kappa;            p <- p - lr * m^ / (sqrt(v^) + eps)   metric="paper"
+    m, v: Adam's moments of grad / kappa;            p <- p - lr * m^ / (sqrt(v^) + eps)
+                                                     metric="paper"
 
-The moments of u do not change when units are rescaled, so neither does the trajectory of the function.
-The paper's form loses that: Adam divides by the size of its input, and with it kappa's scale.
+The moments of u do not change when units are rescaled, so neither does the trajectory of the
+function. The paper's form is not invariant: Adam divides out the scale of its input, and with it
+that of kappa.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from pathsgd.optim.rules.adam import Adam
 
 
 class PathAdam(PathOptimizer):
-    """Adam (Kingma & Ba 2015) on whitened gradients; invariant under rescaling unless metric="paper".
+    """Adam (Kingma & Ba 2015) on whitened gradients; invariant unless metric="paper".
 
     model: the network itself; the metric needs its structure.
-    lr: Adam's alpha; None: 3e-3 (docs/compare.md has the study), under the paper's metric Adam's 1e-3.
+    lr: Adam's alpha; None: 3e-3 (study: docs/compare.md), under the paper's metric Adam's 1e-3.
     betas: Adam's beta1 and beta2; None: (0.9, 0.99), under the paper's metric (0.9, 0.999).
     eps: Adam's epsilon; under the paper's metric in units of gamma^2 at the first step.
     weight_decay: decoupled, p <- (1 - lr * weight_decay) p.
@@ -30,16 +32,16 @@ class PathAdam(PathOptimizer):
     maximize: step up the gradient.
     terms: "first" (the default) uses kappa1, "both" kappa1 + kappa2.
     clip: bound on the dual norm of the gradient, a number or `DualNorm(limit)`; None: no bound.
-        "auto" (the default): 1; none under the paper's metric, which takes only a `DualNorm`, in units
-        of gamma at the first step.
-    growth: bound on the growth rate of every recurrent matrix, uses * log(rate), kept after each step
-        (optim/growth.py); steps keep to what the rates leave room for (optim/step_bound.py). None: no
+        "auto" (the default): 1; none under the paper's metric, which takes only a `DualNorm`, in
+        units of gamma at the first step.
+    growth: bound on uses * log(growth rate) of every recurrent matrix, enforced after each step
+        (optim/growth.py); steps stay within the room below it (optim/step_bound.py). None: no
         bound. "auto" (the default): 3, none under the paper's metric.
     refresh_every: steps between two measurements of the metric; 1.
     capturable: a step on a GPU between two measurements can be captured in a graph (docs/scale.md).
     params: parameters, named parameters or groups of them; None: all of the model's.
     example_inputs: inputs of the shapes to measure for; None: those of the last forward pass.
-    output: the result of the model to measure, an index, a key or a function; None: the first tensor.
+    output: the model's result to measure: an index, a key or a function; None: the first tensor.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
@@ -48,8 +50,8 @@ class PathAdam(PathOptimizer):
     >>> optimizer.step()
     """
 
-    # kappa itself may leave the range of any dtype. In units of gamma^2 at the first step it does not,
-    # and Adam divides a constant out again.
+    # kappa itself may overflow any dtype. In units of gamma^2 at the first step it does not, and
+    # Adam divides out this constant.
     counts_from_start: ClassVar[bool] = True
 
     def __init__(

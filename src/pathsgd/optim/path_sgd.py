@@ -26,26 +26,26 @@ class PathSGD(PathOptimizer):
     lr: step size eta.
     momentum: as in torch.optim.SGD, on whitened gradients.
     nesterov: Nesterov's momentum.
-    weight_decay: decoupled, p <- (1 - lr * weight_decay) p; in the gradient it would not be invariant.
+    weight_decay: decoupled, p <- (1 - lr * weight_decay) p; L2 in the gradient is not invariant.
     metric: "absolute", "relative" or a `pathsgd.Metric`; "paper" implements the published update,
         p <- p - lr * grad / kappa, exactly.
     scale: under the paper's metric, "kappa" is the rule as printed; "sgd" multiplies it by one
-        constant, measured at the first step and kept in the state dict, that makes this step as long
-        as SGD's: SGD's rates then fit.
+        constant, measured at the first step and kept in the state dict, that makes this step as
+        long as SGD's, so that SGD's rates fit.
     maximize: step up the gradient.
     terms: "first" (the default) uses kappa1, "both" kappa1 + kappa2.
     clip: a number bounds the dual norm; under the paper's metric it bounds the length of the scaled
         direction instead, as `clip_grad_norm_` on path-normalised gradients would, which rescaling
-        changes. `DualNorm(limit)` bounds the dual norm under every metric. None: no bound. "auto" (the
-        default): 1, none under the paper's metric.
-    growth: bound on the growth rate of every recurrent matrix, uses * log(rate), kept after each step
-        (optim/growth.py); steps keep to what the rates leave room for (optim/step_bound.py). None: no
+        changes. `DualNorm(limit)` bounds the dual norm under every metric. None: no bound. "auto"
+        (the default): 1, none under the paper's metric.
+    growth: bound on uses * log(growth rate) of every recurrent matrix, enforced after each step
+        (optim/growth.py); steps stay within the room below it (optim/step_bound.py). None: no
         bound. "auto" (the default): 3, none under the paper's metric.
     refresh_every: steps between two measurements of the metric; 1.
     capturable: a step on a GPU between two measurements can be captured in a graph (docs/scale.md).
     params: parameters, named parameters or groups of them; None: all of the model's.
     example_inputs: inputs of the shapes to measure for; None: those of the last forward pass.
-    output: the result of the model to measure, an index, a key or a function; None: the first tensor.
+    output: the model's result to measure: an index, a key or a function; None: the first tensor.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))

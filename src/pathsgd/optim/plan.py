@@ -1,4 +1,4 @@
-"""What an optimiser does at every step, resolved once: its options, and which parameters go together.
+"""An optimiser's options, resolved once, and the parts: parameters that are stepped together.
 
 A `Plan` is made when the optimiser is built. `Parts` are put together anew when other parameters
 have gradients, or when they moved to another device; a step follows both and decides nothing.
@@ -261,8 +261,9 @@ def _counts(state: Any) -> list[int]:
 
 def _are_on_device(parts: list[Part]) -> bool:
     return bool(parts) and (
-        len(devices := {part.params[0].device for part in parts}) == 1 and devices.pop().type != "cpu"
-    )  # fmt: skip
+        len(devices := {part.params[0].device for part in parts}) == 1
+        and devices.pop().type != "cpu"
+    )
 
 
 def has_shards(model: nn.Module) -> bool:

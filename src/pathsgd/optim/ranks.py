@@ -1,10 +1,10 @@
-"""Processes that share their gradients must share their metric, or they drift apart in silence.
+"""Processes that share their gradients must share their metric, or they diverge silently.
 
-The metric depends on the parameters, which are equal everywhere, and on what the model was run on, which need not be:
-sequences of other lengths, other masks, other dice. So all processes measure for what the first one saw. At each
-measurement it leaves the shapes of its inputs, and the values of those that are structure, in the store that the
-processes met in, where the others read them. No collective operation is needed and no device is waited for; where
-`example_inputs=` says the shapes, nothing is said at all.
+The metric depends on the parameters, which are equal everywhere, and on the inputs of the model,
+which may differ: sequence lengths, masks, random numbers. So all processes measure for the inputs
+of the first. At each measurement it puts their shapes, and the values of structural ones, into the
+store of the process group, where the others read them. This needs no collective operation and no
+synchronisation of a device. With `example_inputs=` nothing is exchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathsgd.network.record.preserve import RandomState
 from pathsgd.torch_private import active_ddp, default_store
 
 _KEPT = 8
-"""Messages that lie in the store at once; whoever reads one has gradients to exchange before the next."""
+"""Messages kept in the store; a reader exchanges gradients before it reads the next message."""
 _PLAIN = (bool, int, float, str, type(None))
 _sent: Counter[str] = Counter()
 """How many messages there were for each group of processes; the same in all of them."""
@@ -55,7 +55,7 @@ def peers_of(model: nn.Module) -> Peers | None:
 
 
 def active_peers() -> Peers | None:
-    """Who trains the model whose forward pass DistributedDataParallel is running; None for nobody."""
+    """The processes of the DistributedDataParallel forward pass that is running; else None."""
     active = active_ddp()
     return None if active is None else _of_group(active.process_group)
 
@@ -72,7 +72,7 @@ def is_first(peers: Peers) -> bool:
 def agreed(
     call: Call, dice: RandomState | None, structural: frozenset[int], peers: Peers
 ) -> tuple[Call, RandomState | None]:
-    """What the first process was run on, in every process. structural: numbers of the inputs whose values count."""
+    """The inputs of the first process, in every process. structural: indices of structural ones."""
     number, store = _sent[peers.name], _store()
     _sent[peers.name] += 1
     key = f"pathsgd/{peers.name}/"
@@ -95,8 +95,8 @@ def _store() -> Any:
     store = default_store()
     if store is None:
         raise RuntimeError(
-            "this version of torch does not say where its processes meet, so they cannot agree on what to measure; "
-            "give the optimiser example_inputs="
+            "this version of torch does not say where its processes meet, so they cannot agree "
+            "on what to measure; give the optimiser example_inputs="
         )
     return store
 
@@ -119,7 +119,7 @@ class _Described:
 
 
 def _message(call: Call, dice: RandomState | None, structural: frozenset[int]) -> bytes:
-    """The call with descriptions in the place of tensors; of objects only the tensors that they hold."""
+    """The call with descriptions in place of tensors; of other objects only their tensors."""
     numbers = itertools.count()
 
     def described(a: Tensor) -> _Described:
@@ -155,8 +155,9 @@ def _leaf(told: Any, own: Any, device: torch.device) -> Any:
         return told[0].like(own, device)
     if own is None or isinstance(own, _PLAIN) or len(held) != len(told):
         raise RuntimeError(
-            "the processes' inputs differ in more than shapes and values: in the objects among their arguments. So "
-            "they cannot agree on one measurement; give the optimiser example_inputs="
+            "the processes' inputs differ in more than shapes and values: in the objects among "
+            "their arguments. So they cannot agree on one measurement; give the optimiser "
+            "example_inputs="
         )
     described = iter(told)
     return map_tensors(lambda a: next(described).like(a, device), Call((own,))).args[0]

@@ -1,7 +1,7 @@
 """The metric in the parameters' states: measured when it is due, and kept there.
 
-A state holds `whitening`, 1/sqrt(K), and `age`, the steps it has served: a resumed run continues bit
-for bit, also between two measurements.
+A state holds `whitening`, 1/sqrt(K), and `age`, the steps it has served. So a resumed run is
+bitwise identical, also between two measurements.
 """
 
 from __future__ import annotations
@@ -216,8 +216,8 @@ class Refresh:
     ) -> dict[str, float]:
         """The sizes that each metric keeps from its first measurement, of those that have none yet.
 
-        Behind a parameter that is zero the size of others is unknown, and what the rest has now would
-        not fit them later: sizes then serve for this measurement only.
+        A zero parameter hides the sizes of the parameters behind it, and the sizes of the rest
+        would not fit them later: in that case sizes serve for this measurement only.
         """
         if not measured.log_gamma_sq > -torch.inf or len(kept) == len(states):
             return {name: size for name, size in kept.items() if name not in whitened.sized}
@@ -275,7 +275,8 @@ def _own(part: Part, whitening: WhiteningOf, owner: Tensor) -> Tensor:
 
 def _warn_of_no_path(name: str) -> None:
     warnings.warn(
-        f"parameter '{name}' has a gradient, but no path to the measured output uses it: its metric "
+        f"parameter '{name}' has a gradient, but no path to the measured output uses it: its "
+        "metric "
         "is Euclidean, as Adam's; if the loss reads other results of the model, measure them with "
         "output=",
         RuntimeWarning,

@@ -1,12 +1,13 @@
-"""Rows whose length nothing feels: those that enter a channel which is normalised while training, or a weight norm.
+"""Scale-invariant rows: those that enter a channel normalised in training, or a weight norm.
 
-A step is orthogonal to such a row, nearly, so it makes the row longer; and as the relative metric takes steps in shares
-of the row, it would grow for ever. Its length is free: after each step every row gets the length back that it had,
+A step is nearly orthogonal to such a row, so it makes the row longer. The relative metric takes
+steps in shares of the row, so it would grow without limit. Its length has no effect: after each
+step every row gets its previous length back,
 
     |row|^2 = sum over all entries that enter the unit of (p / whitening)^2
 
-measured in the metric, in which a rescaling of the units before it changes nothing. The function does not change, and
-running statistics stay those of the function. On a device the same is done for all rows at once (`FlatRows`).
+measured in the metric, in which a rescaling of earlier units changes nothing. The function does not
+change, and running statistics remain valid. On a device, one call treats all rows (`FlatRows`).
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ class Row:
     part: Part
     index: int
     nodes: Tensor
-    """The unit that each entry enters, of size 1 along dimensions in which it does not change; 0 for other units."""
+    """The unit that each entry enters, broadcastable to the parameter; 0 for other units."""
 
     @property
     def p(self) -> Tensor:
         return self.part.params[self.index].detach()
 
     def squares(self) -> Tensor:
-        """The squared lengths that the parameter brings into its units, in the shape of `nodes`, float64."""
+        """The parameter's share of its units' squared lengths, in the shape of `nodes`, float64."""
         p, whitening = self.p, self.part.states[self.index].dense_whitening()
         if p.dim() and self.nodes.numel() == self.nodes.shape[0] == len(p):
             return row_lengths(p, whitening.expand(p.shape))
@@ -50,7 +51,7 @@ class Row:
 
 
 class ScaleFreeRows:
-    """The rows of some parts; `remember` before a step, `keep_lengths` after it. Nothing leaves their device."""
+    """The rows of some parts: `remember` before a step, `keep_lengths` after; no host transfer."""
 
     def __init__(self, parts: Sequence[Part], spaces: NodeSpaces) -> None:
         self.parts, self.spaces = parts, spaces
@@ -99,7 +100,7 @@ class ScaleFreeRows:
 
 
 def _lie_alike(rows: Sequence[Row]) -> bool:
-    """Whether all lie on one device that is not the CPU, and are spread over processes in one way."""
+    """Whether all are on one device other than the CPU, and sharded in the same way."""
     devices, spreads = {row.p.device for row in rows}, {row.part.spread for row in rows}
     return len(devices) == len(spreads) == 1 and not rows[0].p.is_cpu
 
@@ -123,12 +124,12 @@ def _rows(parts: Sequence[Part], spaces: NodeSpaces) -> Iterator[Row]:
 
 
 class FlatRows:
-    """Such rows, all on one device and sharded in one way: few operations, however many there are.
+    """Such rows, all on one device and sharded in one way: few operations for any number of rows.
 
-    Copies of the parameters before the step and after it lie end to end in one tensor, with the unit and
-    1/whitening of each entry beside it, eight bytes in all. Entries that follow one another and enter one
-    unit are added first, in their order, then the few sums by units: added by units at once, a GPU would
-    add them in any order, and processes that must agree bit for bit would not.
+    Copies of the parameters before and after the step are stored end to end in one tensor, with the
+    unit and 1/whitening of each entry beside it, 8 bytes in all. Adjacent entries that enter the
+    same unit are added first, in order; then their few sums are added by unit. Adding all entries
+    by unit at once would be in no fixed order on a GPU, so processes would differ in the last bits.
 
     count: units, and the fixed one.
     """
@@ -175,13 +176,13 @@ class FlatRows:
         return [row.p.reshape(-1) for row in self._rows]
 
     def _squares(self, squares: Tensor) -> Tensor:
-        """The squared length of what enters each unit, before and after, (2, count); 0 for units that feel it."""
+        """Squared length of what enters each unit, before and after, (2, count); 0 if not free."""
         sums = self._nothing.index_add(0, self._units_of_runs, segment_sums(squares, self._runs))
         spread = self._rows[0].part.spread
         return (sums if spread is None else spread.summed(sums)).view(2, -1)
 
     def _inverse_whitenings(self) -> Tensor:
-        """1/whitening of every entry, 0 where that is 0 or the length is felt; made anew after each measurement."""
+        """1/whitening of every entry (0 if that is 0 or the row not free), cached per measurement."""
         states = [row.part.states[row.index] for row in self._rows]
         whitenings = [state.whitening for state in states]
         known = self._whitenings

@@ -1,16 +1,16 @@
 """The bound on how much a step may change what a repeated matrix does over all its uses.
 
 A matrix that paths use T times turns a step D into a factor of up to (1 + |D|_2)^T on signals and
-gradients: the one way in which a small step of a recurrent net explodes, and one that gamma^2 cannot
-see, because it squares every weight and so ignores that the entries of D pull together. D is taken
-in balanced coordinates, so that the bound is invariant.
+gradients. This is the one way in which a small step of a recurrent net explodes. gamma^2 cannot see
+it: it squares every weight, and so ignores that the entries of D add up. D is taken in balanced
+coordinates, so the bound is invariant.
 
     T * |D|_2 <= room = 1 + T * max(0, 1 - rate)          rate: the highest of late (RELEASE)
 
-It stands beside the bound on growth rates (growth.py), which looks at W after the step only. Where
-states fade, a step may take the rate up to one, where they stand; beyond that, it may add one to the
-logarithm of what a signal gains over all uses. So nets at the edge (identity starts, long memories)
-take small steps, and nets for text, whose states fade, are left alone.
+The bound on growth rates (growth.py) looks only at W after the step; this one adds to it. Where
+states fade, a step may raise the rate to 1, where they persist. Beyond that it may add 1 to the
+logarithm of the gain of a signal over all uses. So nets at the edge (identity starts, long
+memories) take small steps, and nets for text, whose states fade, are not restricted.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def generic_vector(like: Tensor) -> Tensor:
 def make_room(growth: Growth, rate: Tensor, recurrence: Recurrence) -> None:
     """Find how much the next step may change what a matrix does over all its uses.
 
-    It shrinks at once as the rate rises, and opens slowly: a correction may have taken a net far below
-    the cap, and steps as long as that leaves room for would take it past the cap before the next look.
+    The room shrinks at once as the rate rises, and grows slowly. A correction may have taken a net
+    far below the cap, and steps that fill this room would pass the cap before the next look.
     """
     gain = recurrence.gain if isinstance(recurrence.gain, float) else float(recurrence.gain.amax())
     peak, uses = growth.peak, growth.uses

@@ -1,4 +1,4 @@
-"""Path-normalised gradients for any torch optimiser: grad / kappa, or grad / K, before each of its steps."""
+"""Path-normalised gradients for any torch optimiser: grad / kappa or grad / K before each step."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Wrapped:
     """A normalised gradient scales as its parameter does (paths/carry.py)."""
 
     def __init__(
-        self, optimizer: Optimizer, model: nn.Module, example_inputs: Any, output: Output, terms: Terms,
-        metric: Metric | PaperMetric, scale: Scale, clip: DualNorm | Length | None,
+        self, optimizer: Optimizer, model: nn.Module, example_inputs: Any, output: Output,
+        terms: Terms, metric: Metric | PaperMetric, scale: Scale, clip: DualNorm | Length | None,
     ) -> None:  # fmt: skip
         self.terms, self.metric, self.scale, self.clip = terms, metric, scale, clip
         self.dual_norm = math.nan
@@ -105,21 +105,24 @@ def wrap(
     clip: Clip = None,
     output: Output = None,
 ) -> Wrapped:
-    """Let any torch optimiser see path-normalised gradients: grad / kappa, or grad / K.
+    """Make any torch optimiser use path-normalised gradients: grad / kappa, or grad / K.
 
-    It works in place, as `clip_grad_norm_` does: after the step `.grad` holds the normalised gradient, so every step
-    needs gradients of its own (zero_grad, backward, step). Plain SGD stays invariant under rescaling; an optimiser
-    that keeps moments in these coordinates (momentum, Adam) does not: PathSGD and PathAdam are made for that.
+    It works in place, like `clip_grad_norm_`: after the step `.grad` holds the normalised gradient,
+    so every step needs new gradients (zero_grad, backward, step). Plain SGD is then invariant under
+    rescaling; an optimiser that keeps moments in these coordinates (momentum, Adam) is not: use
+    PathSGD or PathAdam.
 
     optimizer: any optimiser of the model's parameters.
     model: the network.
-    example_inputs: inputs of the shapes to measure for; None: those of the model's last forward pass.
+    example_inputs: inputs of the shapes to measure for; None: those of the last forward pass.
     terms: "first" kappa1, "both" kappa1 + kappa2.
     metric: "paper", grad / kappa; "relative" or a `pathsgd.Metric`, grad / K.
-    scale: "kappa" leaves grad / kappa as it is; "sgd" multiplies it by one constant, measured at the first step and
-        kept in the optimiser's state dict, that makes the first direction as long as the gradient.
-    clip: under the paper's metric a bound on the length of the direction, which rescaling changes; otherwise on the
-        dual norm, which it does not; `pathsgd.optim.DualNorm(limit)` bounds the dual norm under every metric.
+    scale: "kappa" leaves grad / kappa as it is; "sgd" multiplies it by one constant, measured at
+        the first step and kept in the optimiser's state dict, that makes the first direction as
+        long as the gradient.
+    clip: under the paper's metric a bound on the length of the direction, which rescaling changes;
+        otherwise on the dual norm, which is invariant. `pathsgd.optim.DualNorm(limit)` bounds the
+        dual norm under every metric.
     output: which of the model's results to measure; None takes the first tensor.
 
     >>> import torch
@@ -133,8 +136,9 @@ def wrap(
         raise TypeError(f"the first argument is a torch optimiser, not {type(optimizer).__name__}")
     if isinstance(optimizer, LBFGS):
         raise TypeError(
-            "LBFGS measures curvature, and searches along lines, by the gradients of the loss itself, which normalised "
-            "ones are not; wrap an optimiser that only steps along its gradients, or use PathSGD or PathAdam"
+            "LBFGS measures curvature, and searches along lines, by the gradients of the loss "
+            "itself, which normalised ones are not; wrap an optimiser that only steps along its "
+            "gradients, or use PathSGD or PathAdam"
         )
     if not isinstance(model, nn.Module):
         raise TypeError(

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 import pathsgd
 from pathsgd import Metric
+from pathsgd.metric.flow import LEAST_FLOW, flow_at_places, path_flow
 from pathsgd.metric.geometry import Geometry
-from pathsgd.metric.whitening import LEAST_FLOW, flow_at_places, path_flow, whitenings
+from pathsgd.metric.whitening import whitenings
 
 WIDTH = 6
 

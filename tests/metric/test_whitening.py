@@ -11,8 +11,9 @@ from torch import nn
 import pathsgd
 from pathsgd import Metric, kappa, log_gamma_sq, random_rescaling
 from pathsgd.metric.choice import PAPER
+from pathsgd.metric.flow import path_flow
 from pathsgd.metric.geometry import Geometry
-from pathsgd.metric.whitening import inverse_metric, path_flow, whitenings
+from pathsgd.metric.whitening import inverse_metric, whitenings
 from support.metrics import slow_metric
 from support.small_rnn import rnn
 

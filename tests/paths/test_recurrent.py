@@ -14,8 +14,9 @@ from pathsgd import Metric
 from pathsgd.arithmetic.recurrence import perron_root
 from pathsgd.kernels import native
 from pathsgd.kernels.squared_sequences import constant_input_states
+from pathsgd.metric.flow import path_flow
 from pathsgd.metric.geometry import Geometry, measure
-from pathsgd.metric.whitening import inverse_metric, path_flow
+from pathsgd.metric.whitening import inverse_metric
 from pathsgd.network.record.record import record
 from pathsgd.paths import recurrent as plain
 from pathsgd.paths.gamma import log_gamma_sq

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 import pathsgd
 from pathsgd.kernels.whiten import dense
 from pathsgd.metric.choice import Metric
+from pathsgd.metric.flow import path_flow
 from pathsgd.metric.geometry import Geometry, measure
-from pathsgd.metric.whitening import path_flow, whitenings
+from pathsgd.metric.whitening import whitenings
 from pathsgd.paths import recurrent_stack as stack
 from pathsgd.paths.match import PlainNet, StackNet
 

@@ -182,7 +182,7 @@ class FlatRows:
         return (sums if spread is None else spread.summed(sums)).view(2, -1)
 
     def _inverse_whitenings(self) -> Tensor:
-        """1/whitening of each entry (0 if that is 0 or the row not free), cached per measurement."""
+        """1/whitening of each entry, 0 if that is 0 or the row not free; cached by measurement."""
         states = [row.part.states[row.index] for row in self._rows]
         whitenings = [state.whitening for state in states]
         known = self._whitenings

@@ -240,7 +240,7 @@ def is_large(values: WhiteningOf) -> bool:
 
 
 def _as_parameter(root: WhiteningOf, shape: torch.Size, last: WhiteningOf | None) -> WhiteningOf:
-    """Whether this is a dense CPU tensor so large that the memory of a second one matters."""
+    """A whitened matrix as a tensor broadcastable to the parameter; `last` itself if it fits."""
     if isinstance(root, Outer):
         return root
     full = root.numel() == math.prod(shape)

@@ -134,6 +134,10 @@ class ParameterState:
         yield from ("growth_ratio", "growth_has_ratio") if self.keeps_ratio else ()
         yield from self.of_rule()
 
+    def __getitem__(self, name: str) -> Any:
+        """What the rule remembers, as with torch's optimisers: state[p]["exp_avg"]."""
+        return self.of_rule()[name]
+
     def of_rule(self) -> dict[str, Any]:
         """The fields of the rule's own state that there are."""
         found = {f.name: getattr(self.rule, f.name) for f in fields(self.rule)}

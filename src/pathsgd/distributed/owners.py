@@ -37,7 +37,7 @@ class Owned:
 
     @staticmethod
     def of(spread: Spread, shape: torch.Size, owner: int) -> Owned | None:
-        """None if it is not spread along one dimension, in plain shards, over one set of processes."""
+        """None unless sharded along one dimension, in plain shards, over one set of processes."""
         dims = [d for d, placement in enumerate(spread.placements) if placement.is_shard()]
         plain = all(type(p).__name__ in ("Shard", "Replicate") for p in spread.placements)
         if len(dims) != 1 or not plain:
@@ -56,7 +56,7 @@ class Owned:
         return math.ceil(self.shape[self.dim] / dist.get_world_size(self.group))
 
     def padded(self, own: Tensor) -> Tensor:
-        """A part with the sharded dimension first, as long as the longest: collectives want them alike."""
+        """A part with the sharded dimension first, padded to equal size, as collectives require."""
         part = own.movedim(self.dim, 0)
         result = part.new_zeros(self._chunk, *part.shape[1:])
         result[: len(part)] = part
@@ -104,7 +104,7 @@ def owned(spread: Spread, shapes: Sequence[torch.Size]) -> list[Owned] | None:
 def at_owners(
     own: Sequence[Tensor], matrices: Sequence[Owned], compute: Callable[[int, Tensor], Tensor]
 ) -> list[Tensor]:
-    """compute(index, whole) of every matrix, done by its owner; each process has its parts of all."""
+    """compute(index, whole) of every matrix, run by its owner; returns own parts of all results."""
     gathers = [m.gather(u) for m, u in zip(matrices, own)]
     scatters = []
     for index, (m, u, (work, parts)) in enumerate(zip(matrices, own, gathers)):

@@ -1,17 +1,17 @@
 """One step on a GPU or another accelerator: few operations, and no wait for any of them.
 
-The same step as in step.py, in the same order. What the parameters of a part need lies end to end in
-one flat tensor each (whitenings, moments; the states hold views of it), so that one operation serves
-all of them. What clipping and the step bound leave are numbers on the device.
+The same step as in step.py, in the same order. The whitenings and the moments of a part's
+parameters are stored end to end, in one flat tensor each (the states hold views of it), so that one
+operation serves all of them. The factors of clipping and of the step bound are device tensors.
 
-A gradient that is not finite must move nothing, and the host does not know of it. So the coefficients
-of the moments become those of no change, and the step is divided by infinity. Adam's count of steps
-lies on the host and has gone up all the same: it is corrected when the host reads the device the next
-time, at the next measurement at the latest (`Skips`).
+A gradient that is not finite must move nothing, but the host does not know of it. So the moments'
+coefficients become those of no change, and the step is divided by infinity. Adam's step count is on
+the host and has already risen: it is corrected when the host next reads the device, at the next
+measurement at the latest (`Skips`).
 
-A step that is captured in a graph (`capturable=True`) is repeated without the host. So the count lies
-on the device, a learning rate that is a tensor is not read, and whatever one step leaves for the next
-stays in its place.
+A step captured in a graph (`capturable=True`) is replayed without the host. So the count is on the
+device, a learning rate that is a tensor is not read, and all state from one step to the next stays
+at its address.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ITERATIONS, _FIRST_ITERATIONS = 2, 18
 """Of the power iteration for a step's length: from the last step's vector, and from nowhere."""
 _DIRECTED = UpdateRule(-1)
 _KEPT = {torch.float32: 1e-8, torch.float64: 1e-30}
-"""Share of the old vector in the new one: nothing beside a step; without a step the old one stays."""
+"""Share of the old vector in the new one: negligible beside a step; keeps it if no step is made."""
 
 
 @dataclass
@@ -114,7 +114,7 @@ def _norm(parts: Sequence[Part], vectors: Sequence[Tensor]) -> Tensor:
 def _gates(m: _Move, finite: Tensor | None) -> Tensor:
     """What depends on whether the gradient is finite.
 
-    The moments' two coefficients, the least divisor of the step, and how many steps this one counts.
+    The moments' two coefficients, the least divisor of the step, and the steps to count (0 or 1).
     """
     rule, is_adam = m.rule, m.rule.direction == ADAM
     first, second = (1 - rule.betas[0], rule.betas[1]) if is_adam else (rule.momentum, 1.0)
@@ -133,7 +133,7 @@ def _direction(m: _Move, u: Tensor, gate: Tensor, finite: Tensor | None, plan: P
 
 
 def _directed(m: _Move, u: Tensor, finite: Tensor | None, plan: Plan) -> Tensor:
-    """By the rule's own `direction`, matrix by matrix; a state without a gradient stays as it was."""
+    """By the rule's `direction`, matrix by matrix; without a gradient a state does not change."""
     tensors = [
         value
         for state in m.part.states
@@ -282,7 +282,7 @@ class Skips:
 
 @dataclass
 class Flat:
-    """The parameters of one part, end to end: whitenings and moments that the states have views of."""
+    """A part's whitenings and moments end to end; the states hold views of them."""
 
     part: Part
     sizes: list[int]

@@ -19,8 +19,8 @@ from pathsgd.optim.rules.muon import Muon
 class PathMuon(PathOptimizer):
     """Muon (Jordan et al. 2024) on whitened gradients; invariant under node-wise rescaling.
 
-    Vectors, and groups with use_muon=False, move by Adam at the same rate. Muon's authors advise that
-    for tables of embeddings and for the layer that makes the output.
+    Vectors, and groups with use_muon=False, move by Adam at the same rate. Muon's authors advise
+    this for embedding tables and the output layer.
 
     model: the network itself; the metric needs its structure.
     lr: the length of a step, in units of adjust_lr_fn; None: 1e-3.

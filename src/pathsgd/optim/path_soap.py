@@ -30,15 +30,15 @@ class PathSOAP(PathOptimizer):
         as many steps.
     max_dim: the largest dimension that gets a basis. The other side of such a matrix keeps its own.
     sides: "both" ends of a matrix get a basis, or only the one of the "smaller" dimension.
-    flat_convolutions: a kernel is a matrix out x (in * height * width); else input and output channels
-        get a basis each.
+    flat_convolutions: a kernel is a matrix out x (in * height * width); else input and output
+        channels get a basis each.
     metric: "absolute", "relative" or a `pathsgd.Metric`.
     maximize: step up the gradient.
     options: terms, clip, growth, refresh_every, capturable, params, example_inputs and output as in
         `PathAdam`.
 
-    A parameter group may have its own lr, betas, eps, weight_decay, precondition_frequency, max_dim,
-    sides, flat_convolutions and maximize. max_dim=0 is Adam.
+    A parameter group may have its own lr, betas, eps, weight_decay, precondition_frequency,
+    max_dim, sides, flat_convolutions and maximize. max_dim=0 is Adam.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))

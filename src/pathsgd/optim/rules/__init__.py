@@ -38,7 +38,7 @@ class Rule:
     """
 
     is_elementwise: ClassVar[bool] = False
-    """Each entry of d depends on that entry of u alone, and the state's tensors have the shape of u.
+    """Each entry of d depends only on that entry of u, and the state's tensors have the shape of u.
 
     Then sharded parameters are updated shard by shard. Otherwise one process gathers u, computes d
     and keeps the state up to date (distributed/owners.py).

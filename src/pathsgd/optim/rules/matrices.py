@@ -26,7 +26,7 @@ class Matrix:
     columns: int
 
     def of(self, u: Tensor) -> Tensor:
-        """A tensor of the parameter's shape as (rows, taps, columns), dense; without taps a view."""
+        """A tensor of the parameter's shape as (rows, taps, columns), dense; a view if no taps."""
         if self.taps == 1:
             return u.reshape(self.rows, self.columns)
         return u.reshape(self.rows, self.columns, self.taps).mT.contiguous()

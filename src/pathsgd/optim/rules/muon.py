@@ -5,7 +5,7 @@ x = momentum * m + (1 - momentum) * u            Nesterov's; else x = m
 x <- x / |x|, then 5 times  x <- a x + (b + c x x^T) x x^T x
 d = size * x
 
-The constants are torch.optim.Muon's: a singular value above about 0.01 |x| ends between 0.7 and 1.2.
+The constants are torch.optim.Muon's: singular values above about 0.01 |x| become 0.7 to 1.2.
 size, by the names of torch's adjust_lr_fn: "original" sqrt(max(1, rows / columns));
 "match_rms_adamw" 0.2 sqrt(max(rows, columns)), with which entries of d are as large as Adam's.
 
@@ -98,7 +98,7 @@ def orthogonalized(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def dtype_for(x: Tensor) -> torch.dtype:
-    """bfloat16 for single precision, as in torch's Muon, where that is faster; else the matrix's own."""
+    """bfloat16 for float32 where that is faster, as in torch's Muon; else the dtype of x."""
     if x.dtype != torch.float32:
         return x.dtype
     if x.is_cpu and (min(x.shape) < LEAST_SIZE or not _multiplies_bfloat16()):

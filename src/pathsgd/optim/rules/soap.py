@@ -7,19 +7,19 @@ L <- beta2 * L + (1 - beta2) * u u^T       statistics of the rows; Q_L: their ei
 R <- beta2 * R + (1 - beta2) * u^T u       of the columns; Q_R
 Q <- QR(L Q)                               every `precondition_frequency` steps
 
-A power iteration first sorts the columns of Q by q^T L q, falling. v is permuted with them, m turned
-into the new basis. The first gradient only starts L and R, as in the authors' code: a basis never
-serves the gradient that made it, and the first step moves nothing.
+A power iteration first sorts the columns of Q by q^T L q, descending. v is permuted with them, m is
+rotated into the new basis. The first gradient only starts L and R, as in the authors' code: a basis
+is never used for the gradient that made it, and the first step moves nothing.
 
 The authors make all first bases from the first gradient, by eigh. Here each is made in its phase: a
 basis of phase k at step 1 + k, until when its axes are those of the parameter. Phases of 0 are the
 authors' algorithm.
 
-A side has a basis if its dimension is at most `max_dim`, and, with sides="smaller", if it is not the
-larger of two. Without bases (vectors) this is Adam.
+A side has a basis if its dimension is at most `max_dim`, and, with sides="smaller", if it is not
+the larger of two. Without bases (vectors) this is Adam.
 
-Adam's m^2 <= v (if beta1 = beta2) is lost when the basis turns: after a spike by a factor of 100. So
-v then counts as at least (m / LARGEST)^2; without spikes |m| / sqrt(v) stays below 1, and this changes
+Adam's m^2 <= v (if beta1 = beta2) fails when the basis rotates: after a spike by a factor of 100.
+So v is then at least (m / LARGEST)^2. Without spikes |m| / sqrt(v) stays below 1, and this changes
 nothing.
 
 Where g is 0 in exact arithmetic, turning leaves rounding, and Adam would divide it by its own size.
@@ -76,8 +76,8 @@ class SoapState:
 class Soap(Rule):
     """Settings: betas, eps, precondition_frequency, max_dim, sides, flat_convolutions.
 
-    capturable: steps may be replayed without the host, so the device counts them, and every step that
-        the host does take updates all bases.
+    capturable: steps may be replayed without the host, so the device counts them, and every step
+        that the host does take updates all bases.
     """
 
     def __init__(self, *, capturable: bool = False) -> None:
@@ -270,12 +270,12 @@ def _first_basis(statistics: Tensor) -> Tensor:
 
 
 def _iterate(state: SoapState, side: str) -> None:
-    """One power iteration, and the moments in the new basis. A device is not waited for.
+    """One power iteration, and the moments in the new basis, without synchronising the device.
 
-    With a share of the old basis, so that directions that the statistics have nothing of stay as they
-    are, instead of being made of rounding. All is written over
-    what was there: a captured step reads it there, and a checkpoint has it as contiguous, without
-    which products would round otherwise.
+    A small share of the old basis is added, so that directions absent from the statistics stay as
+    they are instead of being made of rounding errors. All tensors are overwritten in place: a
+    captured step reads them there. They stay contiguous, as in a checkpoint; other strides would
+    round products differently.
     """
     statistics, basis = getattr(state, side), getattr(state, side + "_basis")
     image = statistics @ basis

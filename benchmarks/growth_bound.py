@@ -1,9 +1,9 @@
-"""What share of a training step the bound on growth rates takes: processor time inside it over that of whole steps.
+"""The growth bound's share of a training step: processor time inside it over whole steps.
 
     python benchmarks/growth_bound.py [--hidden 100] [--steps 500] [--refresh-every 1]
 
-The adding problem at T = 100, batches of 16, identity start, PathAdam at 1e-3. Early in training nearly every look
-corrects. The first step, which looks thoroughly, is not counted.
+Setting: the adding problem at T = 100, batches of 16, identity start, PathAdam at 1e-3. Early in
+training nearly every check corrects. The first step, which searches thoroughly, is not counted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def main() -> None:
 
     growth.bound_parts_ = timed
     print(
-        f"pathsgd {pathsgd.__version__}, {options.hidden} units, metric every {options.refresh_every} steps"
+        f"pathsgd {pathsgd.__version__}, {options.hidden} units, metric every "
+        f"{options.refresh_every} steps"
     )
     window = min(WINDOW, options.steps)
     trainer.stepper.step(trainer.stream.next(), None)
@@ -62,7 +63,8 @@ def main() -> None:
         total = time.process_time() - begun
         each, bound = (f"{1e6 * seconds / window:.0f} us" for seconds in (total, inside[0]))
         print(
-            f"steps {first} to {first + window}: {each} a step, bound {bound}, {100 * inside[0] / total:.1f} %"
+            f"steps {first} to {first + window}: {each} a step, bound {bound}, "
+            f"{100 * inside[0] / total:.1f} %"
         )
 
 

@@ -1,10 +1,11 @@
-"""What the looks of a run know of its growth rate, beside a thorough search: the adding problem at full length.
+"""A run's own estimate of its growth rate beside a thorough search: adding at full length.
 
-Every `--every` steps: T * log(rate) as the optimiser follows it from look to look, as `pathsgd.growth_rate` finds it
-from 64 starts with iterations in proportion to T, T * log of the spectral radius (which no ReLU switches off), and the
-largest loss of a batch since the last line.
+Every `--every` steps: T * log(rate) as the optimiser tracks it between checks; the same as
+`pathsgd.growth_rate` finds it from 64 starts with iterations in proportion to T; T * log of the
+spectral radius (all ReLUs active); and the largest batch loss since the last line.
 
-python benchmarks/growth_looks.py --length 750 --steps 20000 --until 3000 --seed 4 --json studies/growth/looks.json
+python benchmarks/growth_looks.py --length 750 --steps 20000 --until 3000 --seed 4
+    --json studies/growth/looks.json
 """
 
 from __future__ import annotations

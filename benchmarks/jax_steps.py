@@ -1,6 +1,7 @@
 """The same training step in JAX (scan and jit, plain SGD), in a process of its own.
 
-    python benchmarks/jax_steps.py A100 [--threads 1] [--seconds 6]        prints the median seconds of one step
+    python benchmarks/jax_steps.py A100 [--threads 1] [--seconds 6]
+        prints the median seconds of one step
 
 It imports nothing of torch or of this package, so any interpreter that has jax can run it.
 """

@@ -1,6 +1,7 @@
 """What a step costs on a device, in operations and waits, counted on the test device.
 
-python benchmarks/launches.py    prints the table of docs/scale.md; needs the folder tests/ beside it
+python benchmarks/launches.py
+    prints the table of docs/scale.md; needs the folder tests/ beside it
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def normalised() -> nn.Module:
 
 def three_normalised() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.BatchNorm2d(16),
+        nn.ReLU(),
         nn.Flatten(), nn.Linear(16 * 24 * 24, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10),
     )  # fmt: skip
 
@@ -87,7 +89,8 @@ def steps(
 def main() -> None:
     """Print the table."""
     print(
-        "| model | Adam(foreach=True) | PathAdam, between measurements | PathAdam, with a measurement |"
+        "| model | Adam(foreach=True) | PathAdam, between measurements | PathAdam, with a "
+        "measurement |"
     )
     print("|---|---|---|---|")
     for name, (make, shape) in MODELS.items():
@@ -95,7 +98,8 @@ def main() -> None:
         adam = steps(model, torch.optim.Adam(model.parameters(), foreach=True), x)[-1]
         ours = steps(model, PathAdam(model, refresh_every=3), x)
         print(
-            f"| {name} | {adam[0]}, {adam[1]} | {ours[4][0]}, {ours[4][1]} | {ours[6][0]}, {ours[6][1]} |"
+            f"| {name} | {adam[0]}, {adam[1]} | {ours[4][0]}, {ours[4][1]} | {ours[6][0]}, "
+            f"{ours[6][1]} |"
         )
     model, inputs = Recurrent().to(DEVICE), (torch.randn(1, 750, 2).to(DEVICE),)
     geometry = Geometry(model)
@@ -103,7 +107,8 @@ def main() -> None:
     with counting() as counts:
         geometry.measure(inputs, root=root)
     print(
-        f"\nThe closed form of that RNN at T = 750: {counts.launches} operations, {counts.syncs} wait."
+        f"\nThe closed form of that RNN at T = 750: {counts.launches} operations, {counts.syncs} "
+        "wait."
     )
 
 

@@ -1,11 +1,13 @@
-"""The recurrent layer alone, forward and backward: torch.nn.RNN, pathsgd.nn.RNN, oneDNN and a scan that torch compiles.
+"""The recurrent layer alone, forward and backward: torch.nn.RNN, ours, oneDNN, a compiled scan.
 
-    python benchmarks/layers.py [--cases A100 deep packed] [--seconds 4] [--no-onednn] [--no-scan] [--json FOLDER]
+    python benchmarks/layers.py [--cases A100 deep packed] [--seconds 4]
+        [--no-onednn] [--no-scan] [--json FOLDER]
 
-Columns: torch.nn.RNN's passes in milliseconds, and the others over it; one thread. The loss is the sum of what the
-output layer would read. oneDNN is installed by pip into build/onednn (the CPU package with GNU's OpenMP), a small
-program is compiled against it and runs in a process of its own; its layers are given a gradient at every step. The scan
-is `torch._higher_order_ops.scan` under torch.compile. Where one of them cannot be set up, its column says why below.
+Columns: milliseconds for both passes of torch.nn.RNN, and the others as ratios to it; one thread.
+The loss sums what the output layer would read. oneDNN: pip installs it into build/onednn (the CPU
+package with GNU's OpenMP); a small program is compiled against it and runs in its own process; its
+layers get a gradient at every step. The scan is `torch._higher_order_ops.scan` under torch.compile.
+If one of them cannot be set up, a note below the table gives the reason.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ class Case:
     @property
     def options(self) -> dict[str, object]:
         return {
-            "num_layers": self.layers, "bidirectional": self.directions == 2, "batch_first": self.batch_first,
+            "num_layers": self.layers, "bidirectional": self.directions == 2,
+            "batch_first": self.batch_first,
         }  # fmt: skip
 
 

@@ -2,9 +2,9 @@
 
     python benchmarks/loops.py [--units 400] [--steps 40] [--seconds 5] [--json FILE] [--page]
 
-One-hot symbols enter, an output layer reads the last state; float64, one thread. `ratio` is the loop's time over the
-layer's; `differs` the largest relative difference of any kappa between the two. --page puts the record's table into
-docs/performance.md.
+One-hot input symbols; an output layer reads the last state; float64, one thread. `ratio` is the
+loop's time over the layer's; `differs` the largest relative difference of any kappa between the
+two. --page writes the record's table into docs/performance.md.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def pair(name: str, units: int) -> tuple[nn.Module, Layers]:
 
 
 def in_order(model: nn.Module) -> Iterator[Tensor]:
-    """Weights of the input, recurrent weights, both biases, layer by layer; the output's at last."""
+    """Weights of input, recurrent weights and both biases, layer by layer; the output's last."""
     if isinstance(model, Loop):
         for into, rec in zip(model.into, model.rec):
             yield from (into.weight, rec.weight, into.bias, rec.bias)

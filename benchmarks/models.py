@@ -1,15 +1,18 @@
 """A training step of PathAdam at its defaults against torch.optim.Adam's, on models of every kind.
 
-    python benchmarks/models.py [--models mlp resnet18] [--seconds 8] [--only time] [--json FILE] [--page]
+    python benchmarks/models.py [--models mlp resnet18] [--seconds 8] [--only time]
+        [--json FILE] [--page]
 
-Columns: Adam's step in milliseconds; PathAdam's over it with the metric measured at every step, and at every tenth;
-PathAdam's first step over one of Adam's; the largest memory that training with PathAdam takes over that with Adam, in
-processes of their own, what was there before the model left out. Of that there are two: `memory` is what a process
-allocates, all pages of the libraries' files having been read before; `with code` has those pages, too, as far as the
-three steps are the first to need them: the machine code of torch's operations, which all processes share. One thread,
-denormals flushed, methods take turns, medians of RUNS processes. --page puts the record's table into
-docs/performance.md; --compare says which ratios have moved since the record; --only measures one half of the columns
-and keeps the record's other half.
+Columns: Adam's step in milliseconds; ratio of PathAdam's step to it with the metric measured at
+every step, and at every tenth; PathAdam's first step over one of Adam's; and the peak memory of
+training with PathAdam over that with Adam, each in its own process, without what was there before
+the model. Memory has two columns: `memory` is what a process allocates, with all pages of the
+libraries' files already read; `with code` adds those pages as far as the three steps are the first
+to need them (machine code of torch's operations, shared by all processes). One thread, denormals
+flushed, methods take turns, medians of RUNS processes.
+
+--page writes the record's table into docs/performance.md; --compare prints the ratios that have
+moved since the record; --only measures one half of the columns and keeps the record's other half.
 """
 
 from __future__ import annotations
@@ -71,7 +74,7 @@ class Loop(nn.Module):
 
 
 class Residual(nn.Module):
-    """A block of a residual net: two 3 x 3 convolutions, or three with a narrow one in the middle."""
+    """A residual block: two 3 x 3 convolutions, or three with a narrow one in the middle."""
 
     def __init__(self, inputs: int, width: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -96,7 +99,7 @@ class Residual(nn.Module):
 
 
 def resnet(blocks: tuple[int, ...], expansion: int) -> nn.Module:
-    """Residual nets for small images; (2, 2, 2, 2) has 18 layers, (3, 4, 6, 3) with narrow blocks 50."""
+    """Residual nets for small images: (2, 2, 2, 2) has 18 layers, narrow (3, 4, 6, 3) has 50."""
     layers: list[nn.Module] = [
         nn.Conv2d(3, 64, 3, padding=1, bias=False),
         nn.BatchNorm2d(64),
@@ -228,7 +231,7 @@ def times(name: str, seconds: float) -> dict[str, float]:
         if key == "path":
             one(
                 x
-            ).square().mean().backward()  # what torch prepares at the first pass of a kind is not the step's
+            ).square().mean().backward()  # torch's set-up at a first pass is not part of the step
             before = time.perf_counter()
             steps[key]()
             first = time.perf_counter() - before

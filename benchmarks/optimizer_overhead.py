@@ -2,9 +2,10 @@
 
     python benchmarks/optimizer_overhead.py [--repetitions 400] [--threads 1] [--json FOLDER]
 
-Models of 20 tensors. The metric is measured once, before the clock starts, and kept (refresh_every is huge). Medians of
-repetitions in which all optimisers take turns, in an order drawn anew each time, so that none always finds the caches
-another has left. Times are microseconds, and in brackets ratios to torch.optim.SGD.
+Models of 20 tensors. The metric is measured once, before the clock starts, and kept (refresh_every
+is huge). Medians of repetitions in which all optimisers take turns in a random order, so that none
+always finds the caches as another left them. Times are in microseconds, with ratios to
+torch.optim.SGD in brackets.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ LR = 1e-9
 
 
 class Recurrent(nn.Module):
-    """Four recurrent layers and two linear ones: 20 tensors, four of which are used at every time step."""
+    """Four recurrent layers and two linear ones: 20 tensors, four of them used at every step."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,12 +1,14 @@
-"""How the cost of a training step grows: PathAdam at its defaults beside torch.optim.Adam, and the metric by itself.
+"""How the cost of a training step scales: PathAdam beside torch.optim.Adam, and the metric alone.
 
-    python benchmarks/scaling.py [--sweeps width steps] [--seconds 4] [--no-memory] [--json FILE] [--page]
+    python benchmarks/scaling.py [--sweeps width steps] [--seconds 4] [--no-memory]
+        [--json FILE] [--page]
 
-One size of a model varies, everything else stays. Slopes are those of log time against log size by least squares: 1 is
-proportional, 0 is independent. A turn of a method is ten steps, so that "every tenth" has one measurement in each. The
-metric by itself is what an optimiser measures of the RNN, kappa1 alone and both terms. Memory is the peak of the
-resident set over 20 training steps in a process of its own, above what it had before them (Linux). One thread,
-denormals flushed. --page puts the record's tables into docs/performance.md.
+One size of a model varies; everything else is fixed. Slopes are least-squares fits of log time to
+log size: 1 = proportional, 0 = independent. A turn of a method is ten steps, so that "every tenth"
+has one measurement in each. The metric alone is what an optimiser measures of the RNN, kappa1 alone
+and both terms. Memory is the peak resident set over 20 training steps in a process of its own,
+minus what it had before them (Linux). One thread, denormals flushed. --page writes the record's
+tables into docs/performance.md.
 """
 
 from __future__ import annotations
@@ -137,7 +139,7 @@ def slope(x: list[int], y: list[float]) -> float:
     return round(rise, 2) + 0.0  # no -0.00 in a table
 
 
-# ---- memory ---------------------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 def peak_megabytes(name: str, kind: str) -> float:
@@ -170,7 +172,7 @@ def _status(key: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(key + ":"))
 
 
-# ---- the page -------------------------------------------------------------------------------------------------------
+# ---- the page ------------------------------------------------------------------------------------
 
 
 def table(record: dict[str, Any]) -> str:

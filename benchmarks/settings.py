@@ -1,7 +1,7 @@
 """The settings every benchmark runs, their models and data, and how time is measured.
 
-Times are medians of interleaved bursts in one process, reported as ratios to a plain SGD step with torch.nn.RNN in
-the same run; denormals are flushed for everyone.
+Times are medians of interleaved bursts in one process, as ratios to a plain SGD step with
+torch.nn.RNN in the same run. Denormals are flushed for every method.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def training_step(
 
 
 def measurement(net: nn.Module, setting: Setting, terms: Terms) -> Callable[[], None]:
-    """The metric as an optimiser measures it, each time from the last one's guess of the Perron root."""
+    """The metric as an optimiser measures it, from the last estimate of the Perron root."""
     geometry, inputs, root = Geometry(net), (batch_of(setting)[0],), None
 
     def measure() -> None:
@@ -140,8 +140,8 @@ def interleaved(
 ) -> dict[str, float]:
     """Median seconds of each function, all of them taking turns until the time is up.
 
-    A turn is a burst of calls that lasts about BURST seconds, one call at least: in training a step follows a step of
-    the same kind, and its data, code and branch history are not those of another method.
+    A turn is a burst of calls of about BURST seconds, at least one call: in training a step follows
+    a step of the same kind, and finds its own data, code and branch history in the caches.
     """
     taken: dict[str, list[float]] = {name: [] for name in functions}
     calls = {}

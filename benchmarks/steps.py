@@ -1,13 +1,21 @@
 """One training step: Path-SGD with the fused RNN against plain SGD with torch.nn.RNN.
 
-    python benchmarks/steps.py [--threads 1 2] [--settings A100 C50] [--seconds 6] [--jax PYTHON] [--json FOLDER]
+    python benchmarks/steps.py [--threads 1 2] [--settings A100 C50] [--seconds 6]
+        [--jax PYTHON] [--json FOLDER]
 
-Columns are ratios to the plain SGD step with torch.nn.RNN: naive (kappa1 by a second pass of a squared copy), fused
-(SGD with pathsgd.nn.RNN), path (PathSGD with pathsgd.nn.RNN, gradient / kappa, the metric measured at every step),
-path_default (the same with the library's defaults), kappa and kappa_both (the metric's share, as an optimiser measures
-it), identity (kappa_both of a net that starts from the identity), limit (the step's flops, zeros included, at the speed
-of a large matrix product measured in the same run). layers.py has the layer alone, beside oneDNN and a compiled scan.
---page puts the tables of the records into docs/performance.md.
+Columns are ratios to the plain SGD step with torch.nn.RNN:
+
+    naive          kappa1 by a second pass of a squared copy
+    fused          SGD with pathsgd.nn.RNN
+    path           PathSGD with pathsgd.nn.RNN, gradient / kappa, metric measured at every step
+    path_default   the same with the library's defaults
+    kappa, kappa_both   the metric's share, as an optimiser measures it
+    identity       kappa_both of a net that starts from the identity
+    limit          the step's flops, zeros included, at the speed of a large matrix product
+                   measured in the same run
+
+layers.py measures the layer alone, beside oneDNN and a compiled scan. --page writes the records'
+tables into docs/performance.md.
 """
 
 from __future__ import annotations

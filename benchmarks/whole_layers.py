@@ -1,6 +1,7 @@
-"""How much of a model that fully_shard spreads over processes is whole at once while a step measures its metric.
+"""How many layers of a fully_shard model are whole at once while a step measures its metric.
 
-python benchmarks/whole_layers.py    prints the table of docs/scale.md; needs the folder tests/ beside it
+python benchmarks/whole_layers.py
+    prints the table of docs/scale.md; needs the folder tests/ beside it
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ WORLD = 4
 def main() -> None:
     """Print the table."""
     print(
-        "| eight equal layers, four processes | whole at once, in layers | collective operations of the step |"
+        "| eight equal layers, four processes | whole at once, in layers | collective operations "
+        "of the step |"
     )
     print("|---|---|---|")
     for kind in KINDS:
         results = in_processes(WORLD, peaks_of, kind)
-        # gloo lets go of a layer some time after it was gathered: the step that had least shows what is needed.
+        # gloo frees a gathered layer with a delay: the step with the smallest peak shows what is
+        # needed.
         least = max(min(peaks) for peaks, _ in results)
         print(f"| {kind} | {least:.0f} | {results[0][1]} |")
 

@@ -108,7 +108,7 @@ def check(old: list[dict[str, Any]], table: Path, read: Any) -> None:
 
 
 def taken_back(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """A run of format 2 as it was; of what was filled in or rewritten, only names need ``before``."""
+    """A run of format 2 as it was; only names need ``before`` to undo what was rewritten."""
     back = {name: after[name] for name in before}
     if "version" in before:
         back["version"] = 1

@@ -17,7 +17,7 @@ from pathsgd_lab.tasks import (
     Text8Task,
 )
 
-# Every shape a task can have: numbers or symbols in, last step or every step out, few or many symbols.
+# All shapes of tasks: numbers or symbols in, last or every step out, few or many symbols.
 TASKS: dict[str, Task] = {
     "adding": AddingTask(length=9),
     "smnist": SequentialMnistTask(subsample=7),

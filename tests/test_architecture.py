@@ -1,4 +1,4 @@
-"""docs/architecture.md keeps its word: every room is on it, and its walks are those that calls take."""
+"""docs/architecture.md is true: it names every room, and its walks are those that calls take."""
 
 from __future__ import annotations
 

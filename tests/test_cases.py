@@ -1,4 +1,4 @@
-"""Library = automatic differentiation = path enumeration, for every case; and every rule has a case."""
+"""Library = automatic differentiation = path enumeration for every case; each rule has a case."""
 
 from __future__ import annotations
 

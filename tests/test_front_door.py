@@ -1,4 +1,4 @@
-"""What a new reader meets first keeps its word: README, the picture, the index of the documentation."""
+"""What a new reader sees first is true: README, the picture, the index of the documentation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def given(page: str) -> dict[str, Any]:
 )
 @pytest.mark.filterwarnings("error")
 def test_the_code_on_a_page_runs_from_top_to_bottom(page: Path) -> None:
-    """Cells of notebooks (`code-cell`) run when the documentation is built; these are the other blocks."""
+    """Notebook cells (`code-cell`) run when the documentation is built; these are the rest."""
     names, rules = given(page.name), dict(RULES)
     try:
         for block in blocks(page.read_text()):
@@ -141,7 +141,7 @@ def test_what_the_readme_says_without_a_number_is_what_the_tables_say() -> None:
 
 
 def test_no_figure_in_the_readme_is_typed_by_hand() -> None:
-    """Outside code and generated tables there is no number but the paper's year, and those in names."""
+    """Outside code and generated tables the only numbers are the paper's year and in names."""
     prose = re.sub(
         r"```.*?```|<!-- table.*?end of table -->|`[^`]*`|\]\([^)]*\)|^    .*?$",
         "",

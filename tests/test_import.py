@@ -1,4 +1,4 @@
-"""What `import pathsgd` costs beyond torch's own import: modules of its own, and no others worth mentioning."""
+"""The cost of `import pathsgd` beyond torch's own import: its own modules and hardly any others."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ SMALL = {"torch.utils._device"}
 
 
 def test_importing_the_library_loads_nothing_of_weight() -> None:
-    """torch._dynamo alone takes longer than all of the library; torch's own optimisers load it when built."""
+    """torch._dynamo alone takes longer than the library; torch's own optimisers load it later."""
     result = subprocess.run(
         [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True
     )

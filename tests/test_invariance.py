@@ -1,4 +1,4 @@
-"""check_invariance: right about what is invariant, right about what is not, and hands off the model."""
+"""check_invariance: correct on invariant and non-invariant cases, without changing the model."""
 
 import copy
 import cProfile
@@ -48,7 +48,7 @@ def test_path_optimisers_stay_and_the_others_drift(model, optimizer):
 
 @pytest.mark.parametrize("name", ["rnn with a learnt initial state", "bmm", "baddbmm", "einsum"])
 def test_weights_that_do_not_enter_units_row_by_row(name):
-    """One end of such a weight is the same node everywhere, the other differs along several axes."""
+    """One end of such a weight is the same node everywhere, the other varies along several axes."""
     case = CASES[name]
     report = check_invariance(case.build(name), *case.examples(), optimizer=PathAdam, steps=5)
     assert report.invariant("PathAdam"), report
@@ -131,7 +131,7 @@ def test_divergence_is_not_invariance(model):
 
 
 def test_the_cost_grows_in_proportion_to_the_model():
-    """deepcopy hands every tensor the memo of all that was copied so far: nobody may walk through it."""
+    """deepcopy passes every tensor the memo of all earlier copies: nothing may walk through it."""
 
     def calls(depth):
         model = nn.Sequential(

@@ -1,7 +1,7 @@
 """Installing leaves torch alone: nothing that we ask for brings another build of it along.
 
-torchvision, torchaudio and the like require one exact torch.  From the default index that is the CUDA build, which
-replaces a CPU build by gigabytes.
+torchvision, torchaudio and the like require one exact torch. From the default index that is the
+CUDA build, which replaces a CPU build by gigabytes.
 """
 
 import json
@@ -37,7 +37,7 @@ ASKED_FOR = {
 
 
 def required(requirements: list[str]) -> dict[str, str]:
-    """Every package that these requirements bring along, and who asks for it, as far as they are installed."""
+    """Every package these requirements bring along, and who requires it, among those installed."""
     found: dict[str, str] = {}
     queue = [(Requirement(text), "we") for text in requirements]
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -85,7 +85,7 @@ def test_a_lock_file_names_the_tested_torch_and_nothing_tied_to_another(lock: st
 
 
 def environment_with_torch(folder: Path) -> Path:
-    """A new environment in which pip finds the tested torch, though it holds the name and version alone."""
+    """A new environment in which pip finds the tested torch by name and version only."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python = folder / "bin" / "python"
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"

@@ -83,8 +83,9 @@ def test_theorem_2_a_step_after_rescaling_is_the_rescaling_of_the_step(
 def test_the_free_nodes_are_the_feasible_rescalings_of_the_graph(name: str) -> None:
     """Each free node is one independent rescaling of the parameters.
 
-    The library keeps all uses of a weight between the same two nodes. The linear algebra of the reference also finds
-    rescalings in which a shared weight scales alike between different nodes; such cases are marked in the table.
+    The library keeps all uses of a weight between the same two nodes. The linear algebra of the
+    reference also finds rescalings in which a shared weight scales alike between different nodes;
+    such cases are marked in the table.
     """
     case = CASES[name]
     assert case.reference is not None
@@ -124,9 +125,10 @@ def test_a_weight_used_k_times_on_a_chain_has_kappa_k_times_2k_minus_1(uses: int
 
 
 def test_figure_1_two_layers_of_two_units_rescaled() -> None:
-    """The paper's first figure: an RNN of two layers with two units each, one factor per unit and all time steps.
+    """The paper's first figure: a 2-layer RNN with 2 units each, one factor per unit for all steps.
 
-    The input weights of a layer get a_j / a_k(below), its recurrent weights a_j / a_k, the output weights 1 / a_k.
+    A layer's input weights get a_j / a_k(below), its recurrent weights a_j / a_k, output weights 1
+    / a_k.
     """
     torch.manual_seed(0)
     net = models.ReadRNN(2, 2, 1, num_layers=2, bias=False).double()
@@ -160,7 +162,7 @@ def test_figure_1_two_layers_of_two_units_rescaled() -> None:
 
 @pytest.mark.parametrize("steps", [100, 750])
 def test_kappa2_outweighs_kappa1_on_the_diagonal_of_an_identity_matrix(steps: int) -> None:
-    """An identity recurrent matrix keeps every path: kappa2/kappa1 on its diagonal is 4 (T - 2) / 3."""
+    """An identity recurrent matrix keeps all paths: diagonal kappa2/kappa1 is 4 (T - 2) / 3."""
     net = models.ReadRNN(1, 3, 1, bias=False).double()
     with torch.no_grad():
         net.weight_hh_l0.copy_(torch.eye(3))

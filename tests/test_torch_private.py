@@ -1,4 +1,4 @@
-"""The list of torch's private interfaces is complete, true of this torch, and what may be missing is not missed."""
+"""The list of torch's private interfaces is complete and correct; optional ones may be missing."""
 
 from __future__ import annotations
 

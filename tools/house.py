@@ -1,7 +1,7 @@
 """Measures of the code base: `python tools/house.py`.
 
-Code lines count lines that hold code: no docstrings, comments or blank lines. A decision is counted where its pattern
-matches in code; each should be taken in one file.
+Code lines hold code: no docstrings, comments or blank lines. A decision is counted where its
+pattern matches in code; each should be taken in one file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ LIBRARY, LAB = ROOT / "src" / "pathsgd", ROOT / "lab" / "src" / "pathsgd_lab"
 LONGEST_FILE = 400
 
 DECISIONS = {
-    "metric kind": r"isinstance\([^)]*\b(Paper)?Metric\b|\bis_paper\b|(?<!pathsgd\.metric)\.absolute\b|\bis_absolute\b",
+    "metric kind": r"isinstance\([^)]*\b(Paper)?Metric\b|\bis_paper\b|"
+    r"(?<!pathsgd\.metric)\.absolute\b|\bis_absolute\b",
     "device": r"\.is_cpu\b|\.is_cuda\b|\bdevice\.type\b|\bis_elsewhere\b",
     "sharding": r"\bis_sharded\(|\bspread is (not )?None\b|\bDTensor\b|\bfull_tensor\b",
 }
@@ -42,7 +43,8 @@ def code_lines(path: Path) -> dict[int, str]:
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
                 prose.update(range(child.lineno, (child.end_lineno or child.lineno) + 1))
     skipped = {
-        tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
+        tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+        tokenize.ENDMARKER,
     }  # fmt: skip
     lines = text.splitlines()
     held = {
@@ -93,11 +95,13 @@ def main() -> None:
         sizes = sorted(length for length, _ in lengths)
         print(
             f"{name}: {len(lines)} files, {sum(lines.values())} code lines; functions: median "
-            f"{statistics.median(sizes):.0f}, 95 % {sizes[int(0.95 * len(sizes))]}, longest {lengths[0]}"
+            f"{statistics.median(sizes):.0f}, 95 % {sizes[int(0.95 * len(sizes))]}, longest "
+            f"{lengths[0]}"
         )
         long = [path for path in lines if len(path.read_text().splitlines()) > LONGEST_FILE]
         print(
-            f"  over {LONGEST_FILE} lines: {[str(path.relative_to(root)) for path in long] or 'none'}"
+            f"  over {LONGEST_FILE} lines: "
+            f"{[str(path.relative_to(root)) for path in long] or 'none'}"
         )
         for decision, pattern in DECISIONS.items() if name == "library" else ():
             places = list(decisions(root, pattern))

@@ -1,4 +1,4 @@
-"""python -m zoo [names]: train the models and write their records; python -m zoo --page: docs/models.md from them."""
+"""python -m zoo [names]: train models and write records; python -m zoo --page: docs/models.md."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def classify(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 def images(
     side: int, rows: int = 8, count: int = 2, channels: int = 3
 ) -> list[tuple[Tensor, Tensor]]:
-    """A few batches of random images with random labels: a net that trains can learn them by heart."""
+    """A few batches of random images and labels: a net that trains can memorise them."""
     generator = torch.Generator().manual_seed(1)
     return [
         (

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 HEAVY = 40_000_000
-"""Of models with more parameters no rescaled twins are trained: several copies in float64 need too much memory."""
+"""Larger models get no rescaled twin: several float64 copies need too much memory."""
 
 
 def faults(record: dict[str, Any]) -> list[str]:

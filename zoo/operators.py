@@ -1,7 +1,8 @@
-"""torchvision's published wheels are built for CUDA; their models are plain Python and need two operators declared.
+"""Declares two operators that torchvision needs, as its published wheels are built for CUDA.
 
-With torch's CPU build the compiled part of torchvision does not load, and importing the package fails where it attaches
-shapes to operators that are not there. No model of the zoo calls them: a declaration is enough.
+With torch's CPU build the compiled part of torchvision does not load, and importing the package
+fails where it registers shapes of the missing operators. No model of the zoo calls them: a
+declaration is enough.
 """
 
 import torch

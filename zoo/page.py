@@ -1,4 +1,4 @@
-"""docs/models.md, from the zoo's records and the names of its entries. It needs no package of the zoo's environment."""
+"""docs/models.md from the zoo's records and entry names; needs none of the zoo's packages."""
 
 from __future__ import annotations
 
@@ -14,16 +14,24 @@ PAGE = Path(__file__).parent.parent / "docs" / "models.md"
 HEAD = """\
 # Models that other people wrote
 
-Each model below is built as its package builds it, from random weights, and trained for a number of steps (fewer where
-one takes seconds) at a rate of {rate:g} (VGG, with which Adam explodes there, too: {lower:g}) by `PathAdam` at its
-defaults and by Adam, from the same weights on the same few batches. `make zoo` makes the records in zoo/records.jsonl,
+Each model below is built as its package builds it, from random weights, and trained for a number \
+of steps (fewer where
+one takes seconds) at a rate of {rate:g} (VGG, with which Adam explodes there, too: {lower:g}) by \
+`PathAdam` at its
+defaults and by Adam, from the same weights on the same few batches. `make zoo` makes the records \
+in zoo/records.jsonl,
 `python -m zoo --page` makes this page of them.
 
-A model is **clean** if its loss falls and stays finite, no weight is over 10 times Adam's largest, every parameter
-that has a gradient moves, and a randomly rescaled twin trains alike (not tried over {heavy:,} parameters). {clean} of
-{trained} trained models are clean; {refused} are refused, each with its reason; {missing} have not been run yet.
-Costs are ratios to Adam's whole training step (forward, backward, step) measured in turn in one process; the first
-step includes recording the model. The metric is the one that was the default when the model was run.
+A model is **clean** if its loss falls and stays finite, no weight is over 10 times Adam's \
+largest, every parameter
+that has a gradient moves, and a randomly rescaled twin trains alike (not tried over {heavy:,} \
+parameters). {clean} of
+{trained} trained models are clean; {refused} are refused, each with its reason; {missing} have \
+not been run yet.
+Costs are ratios to Adam's whole training step (forward, backward, step) measured in turn in one \
+process; the first
+step includes recording the model. The metric is the one that was the default when the model was \
+run.
 """
 
 
@@ -49,9 +57,10 @@ def made_of(records: list[dict[str, Any]]) -> str:
 
 def _trained(records: list[dict[str, Any]]) -> list[str]:
     lines = [
-        "| field | model | parameters | free nodes | metric | steps | verdict | loss, first | PathAdam | Adam "
-        "| largest weight | Adam's | step | first step |",
-        "| --- | --- | ---: | ---: | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| field | model | parameters | free nodes | metric | steps | verdict | loss, first | "
+        "PathAdam | Adam | largest weight | Adam's | step | first step |",
+        "| --- | --- | ---: | ---: | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | "
+        "---: |",
     ]
     for r in (r for r in sorted(records, key=_order) if "refused" not in r):
         if "failed" in r:
@@ -61,10 +70,10 @@ def _trained(records: list[dict[str, Any]]) -> list[str]:
             continue
         loss, weight, cost = r["loss"], r["largest_weight"], r["cost"]
         lines.append(
-            f"| {r['field']} | {r['model']} | {r['parameters']:,} | {r['free_nodes']:,} | {r['metric']} | "
-            f"{r['steps']} | {verdict(r)} | {loss['first']:.3g} | {loss['path']:.3g} | {loss['adam']:.3g} | "
-            f"{weight['path']:.3g} | {weight['adam']:.3g} | "
-            f"{cost['step']:.1f} | {cost['first']:.0f} |"
+            f"| {r['field']} | {r['model']} | {r['parameters']:,} | {r['free_nodes']:,} | "
+            f"{r['metric']} | {r['steps']} | {verdict(r)} | {loss['first']:.3g} | "
+            f"{loss['path']:.3g} | {loss['adam']:.3g} | {weight['path']:.3g} | "
+            f"{weight['adam']:.3g} | {cost['step']:.1f} | {cost['first']:.0f} |"
         )
     return [*lines, ""]
 
@@ -79,7 +88,8 @@ def _refused(records: list[dict[str, Any]]) -> list[str]:
     for r in (r for r in sorted(records, key=_order) if "refused" in r):
         why = r["refused"]
         lines.append(
-            f"| {r['field']} | {r['model']} | `{why['operation']}` | {why['where']} | {why['why']} |"
+            f"| {r['field']} | {r['model']} | `{why['operation']}` | {why['where']} | {why['why']} "
+            "|"
         )
     return [*lines, ""]
 

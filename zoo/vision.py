@@ -15,22 +15,26 @@ from zoo.entry import CLASSES, RATE, Entry, Task, classify, images
 TORCHVISION = {
     100: ["mnasnet0_5", "squeezenet1_1", "shufflenet_v2_x0_5"],
     50: [
-        "regnet_x_400mf", "squeezenet1_0", "mnasnet0_75", "mnasnet1_0", "mnasnet1_3", "shufflenet_v2_x1_0",
-        "shufflenet_v2_x1_5", "shufflenet_v2_x2_0", "regnet_x_800mf", "vgg11_bn", "vgg13_bn", "vgg16_bn", "vgg19_bn",
+        "regnet_x_400mf", "squeezenet1_0", "mnasnet0_75", "mnasnet1_0", "mnasnet1_3",
+        "shufflenet_v2_x1_0",
+        "shufflenet_v2_x1_5", "shufflenet_v2_x2_0", "regnet_x_800mf", "vgg11_bn", "vgg13_bn",
+        "vgg16_bn", "vgg19_bn",
     ],
     25: [
-        "resnet18", "googlenet", "densenet121", "resnet34", "resnet50", "inception_v3", "regnet_x_1_6gf",
+        "resnet18", "googlenet", "densenet121", "resnet34", "resnet50", "inception_v3",
+        "regnet_x_1_6gf",
         "resnext50_32x4d", "densenet169", "densenet201", "regnet_x_3_2gf", "densenet161", "alexnet",
         "vgg11", "vgg13", "vgg16", "vgg19", "regnet_x_32gf",
     ],
     10: [
-        "resnet101", "resnet152", "wide_resnet50_2", "regnet_x_8gf", "resnext101_32x8d", "resnext101_64x4d",
+        "resnet101", "resnet152", "wide_resnet50_2", "regnet_x_8gf", "resnext101_32x8d",
+        "resnext101_64x4d",
         "regnet_x_16gf", "wide_resnet101_2",
     ],
 }  # fmt: skip
-"""Every classifier whose units are ReLUs. The others have GELU, SiLU, hard-swish, ReLU6, or gates (regnet_y).
+"""Every classifier with ReLU units, by the number of training steps.
 
-By how many steps they are trained for."""
+The others have GELU, SiLU, hard-swish, ReLU6, or gates (regnet_y)."""
 NOT_RELU = [
     "mobilenet_v2",
     "mobilenet_v3_small",
@@ -43,9 +47,12 @@ NOT_RELU = [
 TIMM = {
     50: ["resnet10t", "dla46_c", "regnetx_002", "ghostnet_050"],
     25: [
-        "hrnet_w18_small", "repvgg_a0", "dla34", "resnet18d", "resnetv2_18", "selecsls42", "gernet_s", "dpn48b",
-        "legacy_seresnet18", "skresnet18", "resnest14d", "visformer_tiny", "hgnet_tiny", "cspresnet50", "resnet26t",
-        "densenet121", "vovnet39a", "xception41", "xception", "res2net50_26w_4s", "tresnet_m", "vgg11",
+        "hrnet_w18_small", "repvgg_a0", "dla34", "resnet18d", "resnetv2_18", "selecsls42",
+        "gernet_s", "dpn48b",
+        "legacy_seresnet18", "skresnet18", "resnest14d", "visformer_tiny", "hgnet_tiny",
+        "cspresnet50", "resnet26t",
+        "densenet121", "vovnet39a", "xception41", "xception", "res2net50_26w_4s", "tresnet_m",
+        "vgg11",
     ],
     10: ["inception_v4", "inception_resnet_v2", "nasnetalarge", "pnasnet5large"],
 }  # fmt: skip
@@ -63,7 +70,7 @@ SIDES = {
 
 
 def _rate(name: str) -> float:
-    """Of deep nets with two wide layers at the end: at 1e-3 Adam, too, explodes (seen with vgg11, vgg11_bn)."""
+    """Deep nets with two wide layers at the end: Adam diverges at 1e-3 too (vgg11, vgg11_bn)."""
     return 1e-4 if name.startswith("vgg") else RATE
 
 

@@ -13,7 +13,7 @@ from zoo.entry import CLASSES, Entry, Task, images
 
 
 class NoisyDaleRNN(nn.Module):
-    """A continuous-time rate network with excitatory and inhibitory units and noise in its state."""
+    """A continuous-time rate network with excitatory and inhibitory units and state noise."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ def _physics() -> Task:
 
 
 class VAE(nn.Module):
-    """The usual one: exp makes a standard deviation of what the encoder says, so its halves are measured apart."""
+    """The usual VAE: exp makes a standard deviation of half the code; halves are separate."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The lab and the examples use the library as anybody would: its public modules, and the names these list."""
+"""The lab and the examples use only the library's public modules and the names these list."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SOURCES = sorted(
 
 
 def names_of(module: str) -> set[str]:
-    """What a public module offers: its list of names, or what it defines under a name without an underscore."""
+    """What a public module offers: its `__all__`, or the names it defines without an underscore."""
     found = importlib.import_module(module)
     return set(getattr(found, "__all__", [name for name in vars(found) if name[0] != "_"]))
 
@@ -53,7 +53,7 @@ def used(tree: ast.AST) -> Iterator[str]:
 
 
 def is_public(name: str) -> bool:
-    """Whether a dotted name starts with a public name of a public module; what follows is that object's own."""
+    """Whether a dotted name starts with a public name of a public module; attributes follow."""
     parts = name.split(".")
     if name in PUBLIC:
         return True
@@ -68,7 +68,10 @@ def test_only_public_names_of_the_library_are_used(path: Path) -> None:
 
 
 def test_private_names_would_be_found() -> None:
-    source = "import pathsgd\nfrom pathsgd.paths.kappa import kappa\npathsgd.optim.growth.LIMIT\npathsgd.kappa"
+    source = (
+        "import pathsgd\nfrom pathsgd.paths.kappa import kappa\n"
+        "pathsgd.optim.growth.LIMIT\npathsgd.kappa"
+    )
     private = {name for name in used(ast.parse(source)) if not is_public(name)}
     assert {"pathsgd.paths.kappa.kappa", "pathsgd.optim.growth.LIMIT"} <= private
     assert "pathsgd.kappa" not in private

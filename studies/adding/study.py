@@ -77,17 +77,20 @@ LONG_RATES = {"path-adam-relative": 3e-3, "adam": 1e-3}
 SIZES: dict[Scale, dict[str, Any]] = {
     "paper": {
         "seeds": range(10), "lengths": dict.fromkeys(LENGTHS, 3600.0),
-        "long": {1000: (3600.0, 10), 2000: (3600.0, 10), 5000: (7200.0, 10), 10_000: (14_400.0, 10)},
+        "long": {1000: (3600.0, 10), 2000: (3600.0, 10), 5000: (7200.0, 10),
+                 10_000: (14_400.0, 10)},
         "map_steps": 5000, "map_rates": (1e-2, 3e-3, 1e-3, 3e-4, 1e-4), "common": {},
     },
     "laptop": {
         "seeds": range(5), "lengths": {100: 30.0, 400: 60.0, 750: 120.0},
-        "long": {100: (10.0, 5), 400: (60.0, 5), 750: (120.0, 5), 1000: (180.0, 5), 2000: (600.0, 2), 5000: (1800.0, 1),
+        "long": {100: (10.0, 5), 400: (60.0, 5), 750: (120.0, 5), 1000: (180.0, 5),
+                 2000: (600.0, 2), 5000: (1800.0, 1),
                  10_000: (3600.0, 1)},
         "map_steps": 2500, "map_rates": (1e-2, 3e-3, 1e-3, 3e-4), "common": {},
     },
     "smoke": {
-        "seeds": range(2), "lengths": {8: 0.05}, "long": {30: (0.1, 2)}, "map_steps": 10, "map_rates": (1e-2, 1e-3),
+        "seeds": range(2), "lengths": {8: 0.05}, "long": {30: (0.1, 2)}, "map_steps": 10,
+        "map_rates": (1e-2, 1e-3),
         "common": {"hidden": 4, "valid_size": 20, "test_size": 20},
     },
 }  # fmt: skip
@@ -123,7 +126,8 @@ def map_cells(scale: Scale) -> list[RunSpec]:
             old_metric = {"refresh_every": 10} if optimiser.startswith("path") else {}
             base = run(
                 "adding", "rnn_path", optimiser, length=length, steps=size["map_steps"],
-                decay="linear", eval_every=500, **START, **curriculum, **size["common"], **old_metric,
+                decay="linear", eval_every=500, **START, **curriculum, **size["common"],
+                **old_metric,
             )  # fmt: skip
             specs += over(base, unbalanced=(1.0, 100.0), lr=size["map_rates"], seed=size["seeds"])
     return sorted(specs, key=_seed)
@@ -196,8 +200,9 @@ def section(filed: Sequence[Filed]) -> Section:
     return Section(
         "adding",
         "The adding problem",
-        "100 units unless the system's paper says otherwise; 100 MSE on 10,000 fresh sequences (chance 16.7, solved "
-        "below 0.1). Every system has the same seconds of one core and its own best rate.",
+        "100 units unless the system's paper says otherwise; 100 MSE on 10,000 fresh sequences "
+        "(chance 16.7, solved below 0.1). Every system has the same seconds of one core and its "
+        "own best rate.",
         tables=tuple(tables),
         figures=tuple(figures),
         maps=tuple(maps),

@@ -4,8 +4,8 @@ Relative steps are in proportion to the weights, so that at a high rate growth f
 larger weights, larger steps.  The weights' size, as far as the function sees it, is gamma^(1/L) for
 paths of L weights:
 
-    rate <- rate * min(1, (gamma_0 / gamma)^(1/L))        gamma_0: at the first step
-    L = 1/2 sum_p p . d log gamma^2 / dp                  by Euler's theorem the mean number of weights on a path
+    rate <- rate * min(1, (gamma_0 / gamma)^(1/L))    gamma_0: at the first step
+    L = 1/2 sum_p p . d log gamma^2 / dp              mean number of weights on a path (Euler)
 
 Neither gamma nor L changes when units are rescaled.
 """

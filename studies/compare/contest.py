@@ -64,10 +64,12 @@ PROBLEMS: dict[str, Problem] = {
         {"subsample": 2, "hidden": 64, "batch_size": 64, "steps": 300, "eval_every": 15})),
     "CNN 2c2d on MNIST": Problem("smnist", "cnn", _digits(
         {"batch_size": 128, "steps": 4000, "eval_every": 200},
-        {"subsample": 2, "hidden": 64, "channels": 4, "batch_size": 32, "steps": 160, "eval_every": 8}, channels=2)),
+        {"subsample": 2, "hidden": 64, "channels": 4, "batch_size": 32, "steps": 160,
+         "eval_every": 8}, channels=2)),
     "Autoencoder on MNIST": Problem("mnist_autoencoder", "autoencoder", _digits(
         {"batch_size": 128, "steps": 4000, "eval_every": 200},
-        {"subsample": 2, "hidden": 64, "code": 16, "batch_size": 64, "steps": 300, "eval_every": 15}, code=2)),
+        {"subsample": 2, "hidden": 64, "code": 16, "batch_size": 64, "steps": 300,
+         "eval_every": 15}, code=2)),
     "Adding problem": Problem("adding", "rnn_path", {
         "paper": {"length": 400, "steps": 15_000, "eval_every": 500, **_START},
         "laptop": {"length": 100, "hidden": 64, "steps": 1000, "eval_every": 50, "valid_size": 500,
@@ -75,13 +77,16 @@ PROBLEMS: dict[str, Problem] = {
         "smoke": {"length": 6, "hidden": 4, "valid_size": 5, "test_size": 5, **_START, **_SMOKE}}),
     "Sequential MNIST": Problem("smnist", "rnn_path", _digits(
         {"others_range": 0.1, "epochs": 20.0, "eval_every": 550},
-        {"subsample": 4, "hidden": 64, "others_range": 0.1, "batch_size": 32, "steps": 400, "eval_every": 20})),
+        {"subsample": 4, "hidden": 64, "others_range": 0.1, "batch_size": 32, "steps": 400,
+         "eval_every": 20})),
     "Permuted MNIST": Problem("psmnist", "rnn_path", _digits(
         {"others_range": 0.1, "epochs": 20.0, "eval_every": 550},
-        {"subsample": 4, "hidden": 64, "others_range": 0.1, "batch_size": 32, "steps": 400, "eval_every": 20})),
+        {"subsample": 4, "hidden": 64, "others_range": 0.1, "batch_size": 32, "steps": 400,
+         "eval_every": 20})),
     "PTB characters": Problem("ptb_char", "rnn_path", {
         "paper": {"epochs": 8.0, "batch_size": 64, "eval_every": 500, "eval_limit": 50},
-        "laptop": {"hidden": 64, "window": 25, "batch_size": 16, "steps": 300, "eval_every": 15, "eval_limit": 10},
+        "laptop": {"hidden": 64, "window": 25, "batch_size": 16, "steps": 300, "eval_every": 15,
+                   "eval_limit": 10},
         "smoke": {"hidden": 4, "window": 6, **_SMOKE, "eval_limit": 2}}),
     "CTRNN on decisions": Problem("decision", "ctrnn", {
         "paper": {"hidden": 256, "length": 40, "steps": 5000, "eval_every": 250},
@@ -116,7 +121,8 @@ CONTENDERS: dict[str, Contender] = {
 }
 
 OURS = (
-    "PathAdam", "PathAdam, relative", "PathAdam, capped by γ", "PathSGD, momentum", "Muon in path coordinates",
+    "PathAdam", "PathAdam, relative", "PathAdam, capped by γ", "PathSGD, momentum",
+    "Muon in path coordinates",
     "SOAP in path coordinates",
 )  # fmt: skip
 """The contenders that are no rivals."""

@@ -3,19 +3,21 @@
 The value of a path, the product of its weights, does not change when units are rescaled.  A net
 with m weights and H hidden units is determined by m - H of these values, those of its basis paths:
 
-    skeleton weights   the diagonal of each hidden layer; unit j reads input j mod I, output j mod O reads unit j
-    q_j                value of the path through skeleton weights only, through unit j of every layer
-    p_w                value of the path that leaves the skeleton once, by weight w from unit s to unit d:
-                       p_w = q_s w S_d / S_s     (p_w = w S_d from an input, and for a bias)
+    skeleton weights   the diagonal of each hidden layer; unit j reads input j mod I, output
+                       j mod O reads unit j
+    q_j                value of the path through skeleton weights and unit j of every layer
+    p_w                value of the path that leaves the skeleton once, by weight w from unit s
+                       to unit d: p_w = q_s w S_d / S_s   (from an input or a bias: w S_d)
     S_d                product of the skeleton weights from unit d on to the output
 
 One step with gradients g of the weights, every skeleton weight but the first of its path held where
 it is:
 
     v    the first weight of a skeleton path
-    g_p = g_w dw/dp                                                    (the inverse of the chain rule)
+    g_p = g_w dw/dp                                                   (the inverse chain rule)
     g_q = (g_v v - sum of g_w w over weights w that leave a unit of the path) / q_j
-    p <- p - lr g_p;  q <- q - lr g_q;  weights that give these values: v <- q / S, w <- p S_s / (q_s S_d)
+    p <- p - lr g_p;  q <- q - lr g_q
+    v <- q / S, w <- p S_s / (q_s S_d)                                (weights of these values)
 
 Written from the paper's description; the paper has no biases and uses convolutional nets too.
 """
@@ -91,7 +93,7 @@ class GSGD(torch.optim.Optimizer):
         return out * (q / onward[index - 1]) if index else out.expand_as(self.layers[0].weight)
 
     def _paths(self, onward: list[Tensor], q: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Values of the paths that leave the skeleton once, and gradients by them; zero where a weight is skeleton."""
+        """Values of paths that leave the skeleton once, and gradients; 0 at skeleton weights."""
         values, gradients = [], []
         for index, layer in enumerate(self.layers):
             factor = self._factor(onward, q, index)
@@ -123,7 +125,7 @@ class GSGD(torch.optim.Optimizer):
         return min(1.0, clip / norm) if clip > 0.0 and norm > 0.0 else 1.0
 
     def _allocate(self, onward: list[Tensor], q: Tensor, values: list[Tensor]) -> None:
-        """Weights that give the paths these values, with the skeleton behind the first layer as it is."""
+        """Weights that give the paths these values; the skeleton behind the first layer is kept."""
         for index, layer in enumerate(self.layers):
             skeleton = self._skeleton(layer)
             kept = layer.weight[skeleton]

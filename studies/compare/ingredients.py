@@ -29,7 +29,7 @@ from pathsgd_lab.studies.study import rate_of
 def ingredient_tables(
     records: Sequence[Record], problems: Mapping[str, Problem] | None = None
 ) -> list[TableData]:
-    """One row per ingredient of PathAdam on each problem, the comparison's or others: medians by rate and start."""
+    """One row per ingredient of PathAdam and problem: medians by rate and start."""
     problems = problems or {name: PROBLEMS[name] for name in INGREDIENT_PROBLEMS}
     found = contest(records, INGREDIENTS, problems)
     tables = []
@@ -47,20 +47,26 @@ def ingredient_tables(
         ]
         columns = ("", *(f"{start}, {rate:g}" for start in STARTS for rate in rates))
         counted = "how many of them are solved" if problem.until_solved else "how many"
-        caption = f"Test figures, medians over seeds where there are several, and {counted}; * marks runs with a spike."
+        caption = (
+            f"Test figures, medians over seeds where there are several, and {counted}; "
+            "* marks runs with a spike."
+        )
         tables.append(TableData(f"Ingredients, {label}", columns, tuple(rows), caption))
     return tables
 
 
 def survival_table(records: Sequence[Record]) -> TableData:
-    """What might keep a net without recurrence from dying at high rates: the error that a run ends with."""
+    """Ways to keep a net without recurrence alive at high rates: the error at the end of a run."""
     found = contest(records, SURVIVAL)
     rows = []
     for name in SURVIVAL:
         mine = found.get((name, SURVIVAL_PROBLEM), [])
         rows.append((Entry(name), *(_end(mine, rate) for rate in SURVIVAL_RATES)))
     columns = ("", *(f"{rate:g}" for rate in SURVIVAL_RATES))
-    caption = "Validation error in per cent at the last evaluation, medians over seeds; naming one digit has about 90."
+    caption = (
+        "Validation error in per cent at the last evaluation, medians over seeds; "
+        "naming one digit has about 90."
+    )
     return TableData(
         f"How runs end at high learning rates, {SURVIVAL_PROBLEM}", columns, tuple(rows), caption
     )

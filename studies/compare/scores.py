@@ -1,13 +1,15 @@
 """Figures of merit of the comparison, from records alone.
 
-    target of a problem    95 % of the way from chance to what Adam reaches on the validation set at its best rate,
-                           from balanced starts
-    time to the target     steps, or processor seconds, to the first evaluation at or below it; infinite if none is
-    excess of a run        (test - best) / (chance - best), where best is the least test figure of any run on the
-                           problem: 0 is the best that anybody reached, 1 is chance; a run that diverged or is worse
-                           than chance has 1
-    profile                share of the problems on which a contender needs at most tau times as long as the fastest
-                           (Dolan and Moré, 2002; AlgoPerf); its score is the mean height for tau from 1 to 4
+    target of a problem    95 % of the way from chance to what Adam reaches on the validation
+                           set at its best rate, from balanced starts
+    time to the target     steps, or processor seconds, to the first evaluation at or below it;
+                           infinite if there is none
+    excess of a run        (test - best) / (chance - best), where best is the least test figure
+                           of any run on the problem: 0 = best run, 1 = chance; 1 for a run
+                           that diverged or is worse than chance
+    profile                share of the problems on which a contender needs at most tau times
+                           as long as the fastest (Dolan and Moré, 2002; AlgoPerf); its score
+                           is the mean height for tau from 1 to 4
 
 Several seeds of one setting count by their median.
 """
@@ -105,7 +107,7 @@ def best_place(records: Sequence[Record]) -> int:
 
 
 def fixed_place(contest: Contest, name: str, best: Mapping[str, float]) -> int | None:
-    """The one rate that serves a contender best: least mean excess among rates that were run on all its problems.
+    """A contender's single best rate: least mean excess among rates run on all its problems.
 
     best: the figure of each problem whose excess is 0, the same for who chooses and who prints.
     """
@@ -127,7 +129,7 @@ def fixed_place(contest: Contest, name: str, best: Mapping[str, float]) -> int |
 def mean_excess(
     contest: Contest, name: str, best: Mapping[str, float], place: Callable[[str], int]
 ) -> tuple[float, int]:
-    """Mean over problems of the excess at a rate that may depend on the problem, and on how many it was run."""
+    """Mean excess over problems at a rate that may depend on the problem; number of problems."""
     values = [
         value
         for (who, label), records in contest.items()
@@ -137,7 +139,7 @@ def mean_excess(
 
 
 def off_by(contest: Contest, name: str, steps: int) -> tuple[float, int]:
-    """Mean excess with the rate so many steps of the grid away from the best, on the worse side; how many problems.
+    """Mean excess some grid steps from the best rate, on the worse side; number of problems.
 
     A problem counts where both sides were run.
     """
@@ -163,7 +165,7 @@ def times(contest: Contest, goal: Mapping[str, float], unit: Unit) -> dict[tuple
 
 
 def profile(found: Mapping[tuple[str, str], float], name: str, tau: float) -> float:
-    """Share of a contender's problems on which it needs at most tau times as long as the fastest of all."""
+    """Share of a contender's problems that take it at most tau times the fastest one's time."""
     mine = {label: time for (who, label), time in found.items() if who == name}
     fastest = {label: min(t for (_, where), t in found.items() if where == label) for label in mine}
     return (

@@ -5,13 +5,15 @@ apart, from the start as drawn and from the same function badly scaled (each uni
 between 1/100 and 100).  Nothing but the rate is tuned; gradients are clipped at 1; rates fall
 linearly to zero (schedule-free AdamW: constant, as its authors say).
 
-    stage 1    each contender's usual rate and three times that, from both starts, and a third of it from balanced ones;
-               the ingredients of PathAdam, one by one; ten times the usual rate, from both starts; what might keep a
-               net without recurrence alive; a tenth of the usual rate, from balanced starts
-    stage 2, 3 further rates until the best one lies two steps inside the grid, balanced starts
+    stage 1    each contender's usual rate and three times that, from both starts, and a third
+               of it from balanced ones; the ingredients of PathAdam, one by one; ten times
+               the usual rate, from both starts; ways to keep a net without recurrence alive;
+               a tenth of the usual rate, from balanced starts
+    stage 2, 3 further rates until the best one is two steps inside the grid, balanced starts
     stage 4    stage 1 on further seeds, seed by seed
-    stage 5    each contender's one rate for all problems from badly scaled starts, where that has not been run yet
-    stage 6, 7 further rates from badly scaled starts until the best one has a neighbour on either side, on every seed
+    stage 5    each contender's one rate for all problems from badly scaled starts, if missing
+    stage 6, 7 further rates from badly scaled starts until the best one has a neighbour on
+               either side, on every seed
 
 Cells are ordered so that a run that is cut short has fewer rates of all contenders, not all rates
 of some.
@@ -59,7 +61,7 @@ INSIDE = 2
 
 
 def pairs(scale: Scale) -> Iterator[RunSpec]:
-    """Every contender on every problem that it is for, problem by problem; for smoke the rivals on one problem."""
+    """Every contender on each of its problems, problem by problem; smoke: one problem of rivals."""
     for number, (name, problem) in enumerate(PROBLEMS.items()):
         chosen = (
             list(CONTENDERS.values())
@@ -72,7 +74,7 @@ def pairs(scale: Scale) -> Iterator[RunSpec]:
 
 
 def first_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
-    """Five rates from balanced starts, the upper three also from badly scaled ones, and the ingredients."""
+    """Five balanced rates, the upper three also badly scaled, and the ingredients."""
     both = (1.0, BADLY_SCALED)
     usual = _shifted(scale, 0, both)
     if scale == "smoke":
@@ -89,7 +91,7 @@ def _shifted(scale: Scale, shift: int, starts: Sequence[float]) -> list[RunSpec]
 
 
 def widening_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
-    """Rates that are missing within ``INSIDE`` steps of the best one so far, from balanced starts on one seed."""
+    """Missing rates within ``INSIDE`` steps of the best one so far; balanced starts, one seed."""
     found = groups([record for record in records if record.spec.seed == 0], without=("lr", "seed"))
     wanted = []
     for spec in pairs(scale) if scale != "smoke" else ():
@@ -133,7 +135,7 @@ def seeds_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
 
 
 def one_rate_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
-    """The one rate that serves a contender best from balanced starts, from badly scaled ones, on every seed."""
+    """The single rate best from balanced starts, run from badly scaled ones on every seed."""
     everything = contest(records, CONTENDERS)
     balanced, best = scores.at_start(everything, 1.0), scores.best_tests(everything)
     specs = []

@@ -36,7 +36,7 @@ from pathsgd_lab.sweep.results import Filed
 
 
 def best_table(records: Sequence[Record], start: float) -> TableData:
-    """Test metric of every contender on every problem, at the learning rate that is best on the validation set."""
+    """Test metric of each contender on each problem at its best rate by the validation set."""
     chosen = scores.at_start(contest(records, CONTENDERS), start)
     best = {pair: best_group(found) for pair, found in chosen.items()}
     footnotes = Footnotes()
@@ -57,12 +57,13 @@ def best_table(records: Sequence[Record], start: float) -> TableData:
             )
         rows.append(tuple(row))
     word = "balanced" if start == 1.0 else "badly scaled"
-    return TableData(f"Test figures at each contender's best rate, {word} starts", ("", *PROBLEMS), tuple(rows),
+    return TableData(f"Test figures at each contender's best rate, {word} starts", ("", *PROBLEMS),
+                     tuple(rows),
                      footnotes.below())  # fmt: skip
 
 
 def fixed_table(records: Sequence[Record]) -> TableData:
-    """One rate for everything: runs that reach the targets, excess, and spikes, from both starts."""
+    """One rate for everything: runs that reach the targets, excess and spikes, both starts."""
     everything = contest(records, CONTENDERS)
     balanced = scores.at_start(everything, 1.0)
     goal, best = scores.targets(balanced), scores.best_tests(everything)
@@ -92,7 +93,8 @@ def fixed_table(records: Sequence[Record]) -> TableData:
             spiked = sum(scores.spikes(r) for r, _ in runs)
             value, count = scores.mean_excess(mine, name, best, lambda _: place)  # noqa: B023 - used at once
             hashes = keys(r for r, _ in runs)
-            cells += [Entry(f"{sum(reached)} of {len(reached)}", hashes), percent(value, count, _problems(name)),
+            cells += [Entry(f"{sum(reached)} of {len(reached)}", hashes),
+                      percent(value, count, _problems(name)),
                       Entry(f"{spiked} of {len(runs)}", hashes)]  # fmt: skip
         rows.append(tuple(cells))
     columns = (
@@ -101,9 +103,9 @@ def fixed_table(records: Sequence[Record]) -> TableData:
         *(f"{what}, {start}" for start in STARTS for what in ("targets", "excess in %", "spikes")),
     )
     caption = (
-        "The rate is the one with the least mean excess from balanced starts, among those run on all problems. "
-        "Targets: runs that reach them. Spikes: runs that diverge, or have an evaluation after the first above twice "
-        "chance."
+        "The rate is the one with the least mean excess from balanced starts, among those run on "
+        "all problems. Targets: runs that reach them. Spikes: runs that diverge, or have an "
+        "evaluation after the first above twice chance."
     )
     return TableData("One setting for all problems", columns, tuple(rows), caption)
 
@@ -157,7 +159,7 @@ def rates_table(records: Sequence[Record], start: float) -> TableData:
 
 
 def rates_heat(records: Sequence[Record]) -> list[HeatData]:
-    """Heat maps of rates, a start each, over contenders and rates that were run on all problems; the best one first."""
+    """Heat maps, one per start, over contenders and rates run on all problems; best row first."""
     maps = []
     for word, start in STARTS.items():
         found = {
@@ -200,7 +202,7 @@ def _by_rate(records: Sequence[Record], start: float) -> dict[str, list[tuple[fl
 
 
 def buys_table(records: Sequence[Record]) -> TableData:
-    """Six lines: ours at one rate beside Adam at its one rate, and beside the rival that is best in each line."""
+    """Six lines: ours beside Adam, each at one rate, and beside the best rival of each line."""
     fixed = {row[0].text: row for row in fixed_table(records).rows}
     off = {row[0].text: row[-1] for row in off_table(records).rows}
     everywhere = [
@@ -230,8 +232,8 @@ def buys_table(records: Sequence[Record]) -> TableData:
         )
     columns = ("", *ours, *(["Adam"] if "Adam" in everywhere else []), "best rival in this line")
     caption = (
-        "Everybody at the one learning rate that serves it best over all problems; in the fifth line ten times more or "
-        "less, whichever is worse, than what is best for each problem."
+        "Everybody at the one learning rate that serves it best over all problems; in the fifth "
+        "line ten times more or less, whichever is worse, than what is best for each problem."
     )
     return TableData("At one learning rate for everything", columns, tuple(rows), caption)
 
@@ -276,9 +278,9 @@ def profile_table(records: Sequence[Record]) -> TableData:
         "mean height in seconds",
     )
     caption = (
-        "Reached: problems whose target is reached. τ: share of the problems whose target is reached within τ times "
-        "the steps of the fastest contender. Mean height: of that profile for τ from 1 to 4, in steps and in "
-        "processor seconds."
+        "Reached: problems whose target is reached. τ: share of the problems whose target is "
+        "reached within τ times the steps of the fastest contender. Mean height: of that profile "
+        "for τ from 1 to 4, in steps and in processor seconds."
     )
     return TableData(
         "Time to the target at the best rate, balanced starts", columns, tuple(rows), caption
@@ -305,7 +307,10 @@ def profile_figure(records: Sequence[Record]) -> FigureData:
         for name in ranked
         if name in OURS or name in rivals
     )
-    title = f"Problems reached within τ times the fastest's steps: ours and the best {len(rivals)} rivals"
+    title = (
+        "Problems reached within τ times the fastest's steps: "
+        f"ours and the best {len(rivals)} rivals"
+    )
     return FigureData(title, "τ", "share of problems", series)
 
 
@@ -318,8 +323,10 @@ def targets_table(records: Sequence[Record]) -> TableData:
         mine = [r for (_, where), found in everything.items() if where == label for r in found]
         if mine:
             record = mine[0]
-            texts = (record.spec.task.metric, f"{record.parameters:,}", f"{record.spec.budget.steps:,}",
-                     figure(record.spec.task.chance), figure(goal.get(label, math.nan)) if label in goal else "—",
+            texts = (record.spec.task.metric, f"{record.parameters:,}",
+                     f"{record.spec.budget.steps:,}",
+                     figure(record.spec.task.chance),
+                     figure(goal.get(label, math.nan)) if label in goal else "—",
                      figure(best[label]), str(len(mine)), _seeds(mine))  # fmt: skip
             rows.append((Entry(label), *map(Entry, texts)))
     columns = (
@@ -343,7 +350,7 @@ def _seeds(records: Sequence[Record]) -> str:
 
 
 def goals_tables(records: Sequence[Record]) -> list[TableData]:
-    """Ours against each problem's best rival: PathAdam untuned, rivals at one rate each or untuned, too; SOAP."""
+    """Ours against each problem's best rival: PathAdam untuned, rivals tuned once or not; SOAP."""
     everything = contest(records, CONTENDERS)
     balanced = scores.at_start(everything, 1.0)
     zero = scores.best_tests(everything)
@@ -357,14 +364,15 @@ def goals_tables(records: Sequence[Record]) -> list[TableData]:
         (adam, "untuned", usual[adam], "usual", usual),
         (soap, "at its one rate", fixed[soap], "one", fixed),
     ]
-    return [_goals_table(balanced, (ours, place, words), (kind, rates)) for ours, words, place, kind, rates in chosen
+    return [_goals_table(balanced, (ours, place, words), (kind, rates)) for ours, words, place,
+            kind, rates in chosen
             if place is not None]  # fmt: skip
 
 
 def _goals_table(
     balanced: Contest, ours: tuple[str, int, str], theirs: tuple[str, Mapping[str, int | None]]
 ) -> TableData:
-    """One of ours (name, place of its rate, and that in words) against the best rival (which rate, and its place)."""
+    """Ours (name, place of its rate, and that in words) against the best rival (rate, place)."""
     (name_of_ours, place, words), (kind, rates) = ours, theirs
     rows = []
     for label in PROBLEMS:
@@ -390,7 +398,8 @@ def _goals_table(
                 Entry(f"{ahead} of {len(figures)}"),
             )
         )
-    columns = ("problem", f"{name_of_ours} at {LATTICE[place]:g}", f"best rival at its {kind} rate", "difference",
+    columns = ("problem", f"{name_of_ours} at {LATTICE[place]:g}", f"best rival at its {kind} rate",
+               "difference",
                "rivals not ahead of it")  # fmt: skip
     best_fixed = "best fixed" if kind == "one" else kind
     title = f"{name_of_ours} {words} against rivals at their {best_fixed} rate, balanced starts"
@@ -398,7 +407,7 @@ def _goals_table(
 
 
 def coordinates_table(records: Sequence[Record]) -> TableData:
-    """Optimisers of others beside themselves in path coordinates, from both starts, at the best rate of each start."""
+    """Others' optimisers with and without path coordinates, each start at its own best rate."""
     everything = contest(records, CONTENDERS)
     pairs = [
         (plain, name)
@@ -451,8 +460,9 @@ def section(filed: Sequence[Filed]) -> Section:
     return Section(
         "compare",
         "The path optimisers against what people use",
-        "Small ReLU nets; every contender at learning rates a factor of three apart, from balanced and from badly "
-        "scaled starts. Excess: 0 is the best figure of any run on the problem, 100 % is chance.",
+        "Small ReLU nets; every contender at learning rates a factor of three apart, from balanced "
+        "and from badly scaled starts. Excess: 0 is the best figure of any run on the problem, 100 "
+        "% is chance.",
         tables=tuple(table for make in TABLES.values() for table in make(records)),
         figures=(profile_figure(records),),
         sources=sources(filed),

@@ -116,7 +116,8 @@ def random_batch(task: Task, batch: int) -> Batch:
 
 # Task, units, sequences, steps per sequence.
 SHAPES = (
-    ("adding", 100, 16, 100), ("adding", 100, 16, 750), ("smnist", 100, 100, 784), ("ptb_word", 200, 32, 20),
+    ("adding", 100, 16, 100), ("adding", 100, 16, 750), ("smnist", 100, 100, 784),
+    ("ptb_word", 200, 32, 20),
     ("ptb_char", 512, 64, 50), ("text8", 512, 64, 180),
 )  # fmt: skip
 LARGE = (("ptb_char", 2048, 64, 50), ("text8", 2048, 64, 180))
@@ -143,7 +144,10 @@ def section(filed: Sequence[Filed]) -> Section:
     for f in sorted(filed, key=lambda f: (f.record.settings["task"], f.record.settings["length"])):
         settings = f.record.settings
         ms = {row["variant"]: row["ms"] for row in f.record.rows}
-        label = f"{settings['task']}, H = {settings['hidden']}, T = {settings['length']}, B = {settings['batch']}"
+        label = (
+            f"{settings['task']}, H = {settings['hidden']}, "
+            f"T = {settings['length']}, B = {settings['batch']}"
+        )
         known = [name for name, *_ in VARIANTS if name in ms and BASELINE in ms]
         times = {
             name: Entry(f"{ms[name]:.3g} (x {ms[name] / ms[BASELINE]:.2f})", (f.record.hash,))
@@ -151,7 +155,10 @@ def section(filed: Sequence[Filed]) -> Section:
         }
         cells = [times.get(name, Entry("—")) for name, *_ in VARIANTS]
         rows.append((Entry(label), *cells, Entry(COMMAND)))
-    text = f"One thread; in brackets the time as a multiple of {BASELINE}'s. Median of several rounds in turn."
+    text = (
+        f"One thread; in brackets the time as a multiple of {BASELINE}'s. "
+        "Median of several rounds in turn."
+    )
     table = TableData("Time per training step", columns, tuple(rows))
     return Section(
         "cost",

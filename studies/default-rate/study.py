@@ -104,7 +104,7 @@ def _share(true: Sequence[bool], records: Iterable[Record]) -> Entry:
 
 
 def at_length(records: Sequence[Record]) -> dict[str, Row]:
-    """The ingredients' problems: how many runs are solved where they are meant to be, else the figure they end with."""
+    """The ingredients' problems: number of solved runs where that is the aim, or final figures."""
     rows: dict[str, Row] = {}
     for label, problem in ingredients.PROBLEMS.items():
         mine = contest(records, {INGREDIENT: INGREDIENTS[INGREDIENT]}, {label: problem}).get(

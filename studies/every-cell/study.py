@@ -60,7 +60,7 @@ _TOO_SLOW = (
 
 
 def _from_the_papers_start(length: int, wanted: Wanted) -> Wanted:
-    """Full length from the paper's initial values, to the end of a budget of seconds or until solved: no map."""
+    """Full length from the paper's initial values, until solved or out of seconds; no map."""
 
     def chosen(spec: RunSpec) -> bool:
         direct = spec.task.length == length and not spec.curriculum.first_length
@@ -252,9 +252,11 @@ def columns() -> dict[str, list[PaperCell]]:
         for length, printed in adding.items()
     }
     found["Table 2, sequential MNIST: error in per cent"] = smnist_cells()
-    ptb = {"HF-MRNN": "1.42, cited", "TRec, β = 500": "1.48, cited", "RNN-ReLU": "1.55", "RNN-tanh": "1.58",
+    ptb = {"HF-MRNN": "1.42, cited", "TRec, β = 500": "1.48, cited", "RNN-ReLU": "1.55",
+           "RNN-tanh": "1.58",
            "RNN-Path": "1.47", "LSTM": "1.41"}  # fmt: skip
-    text8 = {"RNN + smooth ReLU": "1.55, cited", "HF-MRNN": "1.54, cited", "RNN-ReLU": "1.65", "RNN-tanh": "1.70",
+    text8 = {"RNN + smooth ReLU": "1.55, cited", "HF-MRNN": "1.54, cited", "RNN-ReLU": "1.65",
+             "RNN-tanh": "1.70",
              "RNN-Path": "1.58", "LSTM": "1.52"}  # fmt: skip
     found["Table 3, Penn Treebank: bits per character"] = character_cells("ptb-char", ptb)
     found["Table 3, text8: bits per character"] = character_cells("text8", text8)
@@ -312,12 +314,13 @@ def _line(cell: PaperCell, group: Sequence[Record], marks: str) -> tuple[Entry, 
     hidden = spec.system.hidden or spec.task.paper.hidden
     papers = spec.task.paper.gated_hidden if spec.system.name == "lstm" else spec.task.paper.hidden
     steps = sorted({record.steps for record in group})
+    value = spread([cell.factor * record.test for record in group]).text(cell.digits)
     return (
         Entry(cell.system),
         Entry(cell.method),
         Entry(cell.printed),
         Entry(
-            f"{spread([cell.factor * record.test for record in group]).text(cell.digits)} {marks}".strip(),
+            f"{value} {marks}".strip(),
             keys,
         ),
         Entry(f"{hidden} of {papers}"),
@@ -338,7 +341,8 @@ def section(filed: Sequence[Filed]) -> Section:
     return Section(
         "every-cell",
         "Every cell of the paper",
-        "What the paper prints, what we ran for it and at which size; a cell without a run says why.",
+        "What the paper prints, what we ran for it and at which size; a cell without a run says "
+        "why.",
         tables=tuple(every_cell(filed)),
         sources=sources([f for f in filed if f.record.hash in used]),
     )

@@ -76,11 +76,15 @@ RIVALS = (
 )
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 SIZES: dict[Scale, dict[str, Any]] = {
-    "paper": {"length": 100, "steps": 3000, "eval_every": 25, "seeds": 5, "valid_size": 2000, "rates": RATES,
-              "lengths": ((400, 15_000), (750, 20_000), (1000, 30_000), (2000, 40_000), (5000, 40_000))},
-    "laptop": {"length": 100, "steps": 3000, "eval_every": 50, "seeds": 5, "valid_size": 1000, "rates": RATES,
+    "paper": {"length": 100, "steps": 3000, "eval_every": 25, "seeds": 5, "valid_size": 2000,
+              "rates": RATES,
+              "lengths": ((400, 15_000), (750, 20_000), (1000, 30_000), (2000, 40_000),
+                          (5000, 40_000))},
+    "laptop": {"length": 100, "steps": 3000, "eval_every": 50, "seeds": 5, "valid_size": 1000,
+               "rates": RATES,
                "lengths": ((400, 15_000), (750, 20_000), (1000, 30_000), (2000, 40_000))},
-    "smoke": {"length": 6, "steps": 4, "eval_every": 2, "seeds": 1, "valid_size": 5, "test_size": 5, "hidden": 3,
+    "smoke": {"length": 6, "steps": 4, "eval_every": 2, "seeds": 1, "valid_size": 5, "test_size": 5,
+              "hidden": 3,
               "rates": (1e-3, 1e-2), "lengths": ((8, 4),)},
 }  # fmt: skip
 LENGTH_RATES = (1e-3, 3e-3)
@@ -134,7 +138,7 @@ def stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
     return cells(seed_by_seed(_runs(scale), range(SIZES[scale]["seeds"])), PAPER_REF)
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------------
+# ---- tables --------------------------------------------------------------------------------------
 
 
 def largest_after(record: Record, step: int = CALM_AFTER) -> float:
@@ -308,7 +312,7 @@ def trials_table() -> TableData:
     return TableData("Trials", columns, tuple(rows))
 
 
-# ---- figures ---------------------------------------------------------------------------------------------------------
+# ---- figures -------------------------------------------------------------------------------------
 
 SHOWN = (
     "PathAdam, bound on growth rates",
@@ -356,8 +360,8 @@ def section(filed: Sequence[Filed]) -> Section:
     return Section(
         "growth",
         "Calm at any length: a bound on growth rates",
-        "The adding problem; always answering 1 has a mean squared error of 0.167, below 0.001 the task counts as "
-        "solved. Several figures in a cell are seeds.",
+        "The adding problem; always answering 1 has a mean squared error of 0.167, below 0.001 the "
+        "task counts as solved. Several figures in a cell are seeds.",
         tables=tuple(
             made(records) for made in (rivals_table, rates_table, limits_table, lengths_table)
         ),

@@ -55,7 +55,8 @@ PROBLEMS = {
     "adding problem, T = 100, 100 units, 3000 steps": Problem("adding", "rnn_path", {
         "paper": _LENGTHY,
         "laptop": _LENGTHY,
-        "smoke": {"length": 6, "hidden": 4, "steps": 4, "eval_every": 2, "valid_size": 5, "test_size": 5, **_START}},
+        "smoke": {"length": 6, "hidden": 4, "steps": 4, "eval_every": 2, "valid_size": 5,
+                  "test_size": 5, **_START}},
         until_solved=True),
     "PTB characters, an epoch, 256 units": Problem("ptb_char", "rnn_path", {
         "paper": {**_TEXT, "hidden": 512, "epochs": 8.0},
@@ -113,8 +114,8 @@ def calm_tables(records: Sequence[Record]) -> list[TableData]:
             *(f"{start}, {rate:g}" for start in STARTS for rate in sorted(RATES[problem.task])),
         )
         caption = (
-            "Runs that diverge or have an evaluation after the first above twice chance, and the largest of these "
-            "evaluations in any run."
+            "Runs that diverge or have an evaluation after the first above twice chance, and the "
+            "largest of these evaluations in any run."
         )
         tables.append(TableData(f"Spikes, {label}", columns, tuple(rows), caption))
     return tables
@@ -133,7 +134,7 @@ def _calm(group: Sequence[Record]) -> Entry:
 
 
 def commands_table() -> TableData:
-    """One run of every ingredient as a command: the adding problem at the usual rate, balanced, first seed."""
+    """A command for one run of each ingredient: adding, usual rate, balanced, first seed."""
     problem = next(iter(PROBLEMS.values()))
     rows = [
         (Entry(name), Entry(f"`{command_of(spec_of(contender, problem, 'laptop'))}`"))
@@ -148,8 +149,9 @@ def section(filed: Sequence[Filed]) -> Section:
     return Section(
         "ingredients",
         "What does the work",
-        "From a start that is balanced or badly scaled (each unit by a factor between 1/100 and 100), the same clip "
-        "and the same rates for everybody. The adding problem is solved with a test error below 0.001.",
+        "From a start that is balanced or badly scaled (each unit by a factor between 1/100 and "
+        "100), the same clip and the same rates for everybody. The adding problem is solved with a "
+        "test error below 0.001.",
         tables=(*ingredient_tables(records, PROBLEMS), *calm_tables(records)),
         sources=sources(filed),
     )

@@ -145,8 +145,9 @@ def section(filed: Sequence[Filed]) -> Section:
     return Section(
         "kappa-ratios",
         "The second term of kappa beside the first",
-        "||kappa2(W_rec)|| / ||kappa1(W_rec)|| of a word-level net. The paper prints ratios in a convention that "
-        "counts each pair of uses of a weight once; the second derivative of gamma^2 counts it four times.",
+        "||kappa2(W_rec)|| / ||kappa1(W_rec)|| of a word-level net. The paper prints ratios in a "
+        "convention that counts each pair of uses of a weight once; the second derivative of "
+        "gamma^2 counts it four times.",
         tables=tuple(
             table(start, [f for f in filed if f.record.settings["start"] == start])
             for start in STARTS
@@ -161,7 +162,8 @@ def table(start: str, filed: Sequence[Filed]) -> TableData:
         {(f.record.settings["hidden"], row["steps"]) for f in filed for row in f.record.rows}
     )
     columns = (
-        "net", "paper", "ours, paper's convention", "difference", "ours, exact", "exact, on the diagonal", "seeds",
+        "net", "paper", "ours, paper's convention", "difference", "ours, exact",
+        "exact, on the diagonal", "seeds",
         "library against reference", "command",
     )  # fmt: skip
     return TableData(

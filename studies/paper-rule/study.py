@@ -50,7 +50,7 @@ LONG_PATHS = 400
 
 
 def best_clip(length: int) -> float:
-    """The bound of that reading: steps of 0.03 at first, and of 0.003 where paths are long and longer steps kill."""
+    """Step bounds of that reading: 0.03 at first, 0.003 where long paths make longer ones fail."""
     return 3e-6 if length >= LONG_PATHS else 3e-5
 
 
@@ -73,11 +73,14 @@ RATES = {
 paper's start."""
 
 SIZES: dict[Scale, dict[str, Any]] = {
-    "paper": {"lengths": LENGTHS, "steps": 1_000_000, "seeds": 3, "map_steps": 20_000, "map_length": 100,
+    "paper": {"lengths": LENGTHS, "steps": 1_000_000, "seeds": 3, "map_steps": 20_000,
+              "map_length": 100,
               "eval_every": 1000, "common": {}},
-    "laptop": {"lengths": (100,), "steps": 1_000_000, "seeds": 3, "map_steps": 20_000, "map_length": 100,
+    "laptop": {"lengths": (100,), "steps": 1_000_000, "seeds": 3, "map_steps": 20_000,
+               "map_length": 100,
                "eval_every": 1000, "common": {}},
-    "smoke": {"lengths": (8,), "steps": 8, "seeds": 2, "map_steps": 4, "map_length": 8, "eval_every": 4,
+    "smoke": {"lengths": (8,), "steps": 8, "seeds": 2, "map_steps": 4, "map_length": 8,
+              "eval_every": 4,
               "common": {"hidden": 4, "valid_size": 20, "test_size": 20}},
 }  # fmt: skip
 
@@ -142,14 +145,15 @@ def section(filed: Sequence[Filed]) -> Section:
     return Section(
         "paper-rule",
         "The paper's own rule",
-        "The adding problem from the paper's own start, 100 units, batches of 16. The map: 20,000 steps at T = 100.",
+        "The adding problem from the paper's own start, 100 units, batches of 16. The map: 20,000 "
+        "steps at T = 100.",
         tables=(end_table(filed), curve_table(filed), *map_tables(mapped)),
         figures=tuple(end_figure(length, ends) for length in lengths),
         sources=sources(filed),
     )
 
 
-# -- the runs to the end ----------------------------------------------------------------------------------------------
+# -- the runs to the end ---------------------------------------------------------------------------
 
 
 def end_table(filed: Sequence[Filed]) -> TableData:
@@ -191,7 +195,7 @@ MARKS = (10_000, 50_000, 100_000, 150_000, 200_000, 300_000, 400_000, 600_000, 8
 
 
 def curve_table(filed: Sequence[Filed], least: int = 100_000) -> TableData:
-    """How the longest runs went: the median of what they were validated at, up to each mark since the one before."""
+    """The longest runs: median validation figure in each interval between marks."""
     records = [f.record for f in filed if not is_map(f.record.spec) and f.record.steps >= least]
     records.sort(
         key=lambda record: (record.spec.task.length, describe(record.spec), record.spec.seed)
@@ -206,7 +210,10 @@ def curve_table(filed: Sequence[Filed], least: int = 100_000) -> TableData:
             row.append(Entry(f"{statistics.median(since):.2g}" if since else "—"))
         lines.append((*row, Entry(f"{max(point.metrics['valid'] for point in record.curve):.2g}")))
     columns = ("method", "T", *(f"{mark:,}" for mark in MARKS), "largest")
-    caption = "Validation MSE, medians of the evaluations up to each number of steps; answering 1 has 0.167."
+    caption = (
+        "Validation MSE, medians of the evaluations up to each number of steps; "
+        "answering 1 has 0.167."
+    )
     return TableData("The long runs, step by step", columns, tuple(lines), caption)
 
 
@@ -263,7 +270,7 @@ def scale_words(known: dict[str, Any]) -> str:
     return "SGD's scale" if known["scale"] == "sgd" else "no constant"
 
 
-# -- the map ----------------------------------------------------------------------------------------------------------
+# -- the map ---------------------------------------------------------------------------------------
 
 LEARNS = 0.9
 """A run below this share of chance has learnt something."""
@@ -309,7 +316,7 @@ def map_entry(record: Record | None) -> Entry:
     return Entry(f"{record.valid:.2g}" if learnt else "–", (record.hash,))
 
 
-# -- the constant -----------------------------------------------------------------------------------------------------
+# -- the constant ----------------------------------------------------------------------------------
 
 
 def constant(spec: RunSpec) -> float:
@@ -320,7 +327,7 @@ def constant(spec: RunSpec) -> float:
 
 
 def constants_table() -> TableData:
-    """The constant of every reading at the paper's start, measured anew; no record is needed for one step."""
+    """The constant of every reading at the paper's start, measured anew; needs no records."""
     lines = []
     for reading in READINGS:
         base = run("adding", "rnn_path", "path-sgd-paper", **reading)

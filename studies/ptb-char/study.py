@@ -41,31 +41,38 @@ TABLE = CharacterTable(
         CharacterRow("RNN-ReLU", "rnn_relu", "adam", RATES, 1.55),
         CharacterRow("RNN-tanh", "rnn_tanh", "adam", (5e-3, 2e-3, 1e-3, 5e-4), 1.58),
         CharacterRow("RNN-Path, PathAdam", "rnn_path", "path-adam-relative", PATH_RATES, 1.47),
-        CharacterRow("RNN-Path, absolute", "rnn_path", "path-adam", RATES, 1.47, settings=(("refresh_every", 10),)),
+        CharacterRow("RNN-Path, absolute", "rnn_path", "path-adam", RATES, 1.47,
+                     settings=(("refresh_every", 10),)),
         CharacterRow(
-            "RNN-Path, paper's Path-Adam", "rnn_path", "path-adam-paper", PAPER_RATES, 1.47, told_by=TO_THE_LETTER
+            "RNN-Path, paper's Path-Adam", "rnn_path", "path-adam-paper", PAPER_RATES, 1.47,
+            told_by=TO_THE_LETTER
         ),
         CharacterRow(
-            "RNN-Path, grad / kappa to a clipped Adam", "rnn_path", "path-adam-paper", (*RATES, 5e-4), None,
+            "RNN-Path, grad / kappa to a clipped Adam", "rnn_path", "path-adam-paper",
+            (*RATES, 5e-4), None,
             told_by=CLIPPED,
         ),
-        CharacterRow("RNN + norm stabiliser", "norm_stabilizer", "adam", RATES, 1.48, settings=STABILISER),
+        CharacterRow("RNN + norm stabiliser", "norm_stabilizer", "adam", RATES, 1.48,
+                     settings=STABILISER),
         CharacterRow("RNN + smooth ReLU", "smooth_relu", "adam", RATES, None),
         CharacterRow("LSTM", "lstm", "adam", (5e-2, 2e-2, 1e-2, 5e-3), 1.41, gated=True),
     ),
     sizes={
-        "paper": {"hidden": 2048, "gated_hidden": 1024, "grid": {"epochs": 1.0}, "final": {"epochs": 40.0},
+        "paper": {"hidden": 2048, "gated_hidden": 1024, "grid": {"epochs": 1.0},
+                  "final": {"epochs": 40.0},
                   "seeds": 3, "eval_every": 1567},
-        "laptop": {"hidden": 512, "gated_hidden": 256, "grid": {"epochs": 1.0}, "final": {"epochs": 8.0},
+        "laptop": {"hidden": 512, "gated_hidden": 256, "grid": {"epochs": 1.0},
+                   "final": {"epochs": 8.0},
                    "seeds": 3, "eval_every": 1567},
-        "smoke": {"hidden": 6, "gated_hidden": 3, "grid": {"steps": 4}, "final": {"steps": 6}, "seeds": 2,
+        "smoke": {"hidden": 6, "gated_hidden": 3, "grid": {"steps": 4}, "final": {"steps": 6},
+                  "seeds": 2,
                   "eval_every": 4, "limit": 1500, "window": 6, "batch_size": 4},
     },
 )  # fmt: skip
 
 
 def large_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
-    """At laptop scale, RNN-Path and its nearest rival with the paper's 2048 units: the same two rates on one seed."""
+    """RNN-Path and its nearest rival with the paper's 2048 units: the same two rates, one seed."""
     return cells(large(), TABLE.paper_ref) if scale == "laptop" else []
 
 
@@ -92,7 +99,7 @@ def large_seeds_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
 
 
 def others_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
-    """At laptop scale, the paper's other systems at its size, at the best rates of the small ones, as many steps.
+    """The paper's other systems at its size, at the small ones' best rates, for as many steps.
 
     The norm stabiliser with its authors' weight trains at a tenth of the rates; the Hessian-free
     net makes far fewer steps in the same time, and has the small size only.

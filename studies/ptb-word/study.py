@@ -87,7 +87,7 @@ def grid(scale: Scale) -> list[RunSpec]:
 
 
 def equal(scale: Scale) -> list[RunSpec]:
-    """SGD and Path-SGD with one and two terms in the same unit, with the same bound and rates, for as long."""
+    """SGD and Path-SGD with 1 and 2 terms in one unit; the same bound, rates and steps."""
     methods = [
         run("ptb_word", "rnn_path", optimiser, **_common(scale, "final"), **settings)
         for optimiser, settings in EQUAL.items()
@@ -144,7 +144,7 @@ def rows() -> list[ComparisonRow]:
 
 
 def in_sgd_unit(optimiser: str, *, wanted: bool = True) -> Callable[[RunSpec], bool]:
-    """Runs of an optimiser with the constant that makes its first step as long as SGD's, or those without it."""
+    """Runs of an optimiser whose first step is scaled to SGD's length, or those without that."""
     of_optimiser = uses("rnn_path", optimiser)
     return lambda spec: (
         of_optimiser(spec) and (getattr(spec.optimiser, "unit", "") == "sgd") is wanted
@@ -178,8 +178,9 @@ def section(filed: Sequence[Filed]) -> Section:
     return Section(
         "ptb-word",
         "Word-level language model, with and without the second term",
-        "A plain ReLU net with 200 units on the Penn Treebank. Each method at the learning rate that was best on the "
-        "validation text after a short run, and at the next lower one; the better of the two counts.",
+        "A plain ReLU net with 200 units on the Penn Treebank. Each method at the learning rate "
+        "that was best on the validation text after a short run, and at the next lower one; the "
+        "better of the two counts.",
         tables=(
             comparison(
                 "Test perplexity, at the best validation", rows(), final, Style(1), tried=filed

@@ -77,10 +77,14 @@ LONG_LABELS = {
     "adam": "IRNN, Adam, for longer",
 }
 SIZES: dict[Scale, dict[str, Any]] = {
-    "paper": {"grid": {"epochs": 5.0}, "final": {"epochs": 200.0}, "gated": {"epochs": 200.0}, "seeds": 3,
-              "long": {"path-adam-relative": ((600.0, 1.5e-4),), "adam": ((600.0, 1e-4),)}, "eval_every": 1719},
-    "laptop": {"grid": {"epochs": 1.0}, "final": {"epochs": 20.0}, "gated": {"epochs": 3.0}, "seeds": 3,
-               "long": {"path-adam-relative": ((60.0, 1.5e-4), (100.0, 1.5e-4), (100.0, 2.5e-4)), "adam": ((100.0, 1e-4),)},
+    "paper": {"grid": {"epochs": 5.0}, "final": {"epochs": 200.0}, "gated": {"epochs": 200.0},
+              "seeds": 3,
+              "long": {"path-adam-relative": ((600.0, 1.5e-4),), "adam": ((600.0, 1e-4),)},
+              "eval_every": 1719},
+    "laptop": {"grid": {"epochs": 1.0}, "final": {"epochs": 20.0}, "gated": {"epochs": 3.0},
+               "seeds": 3,
+               "long": {"path-adam-relative": ((60.0, 1.5e-4), (100.0, 1.5e-4), (100.0, 2.5e-4)),
+                        "adam": ((100.0, 1e-4),)},
                "eval_every": 1719},
     "smoke": {"grid": {"steps": 4}, "final": {"steps": 6}, "gated": {"steps": 4}, "seeds": 2,
               "long": {"path-adam-relative": ((3.0, 1.5e-4),), "adam": ((3.0, 1e-4),)},
@@ -104,12 +108,12 @@ def _specs(scale: Scale, systems: Sequence[Any], budget: str) -> list[RunSpec]:
 
 
 def first_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
-    """The plain nets at every rate for a short while; the LSTM, which is slow without its gates fused, only once."""
+    """The plain nets briefly at every rate; the LSTM, slow without fused gates, only once."""
     return cells([*_specs(scale, SYSTEMS, "grid"), *_specs(scale, GATED, "gated")], PAPER_REF)
 
 
 def second_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
-    """Each plain net for longer, at its best rate and, since one epoch tells little, the next lower one."""
+    """Each plain net for longer at its best rate and, as 1 epoch tells little, the next lower."""
     return cells(_finals(scale, records), PAPER_REF)
 
 
@@ -137,7 +141,7 @@ def long_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
 
 
 def letter_stage(scale: Scale, records: Sequence[Record]) -> list[RunCell]:
-    """The paper's own protocol: IRNN with SGD and RNN-Path with the paper's rule, over its grid of rates."""
+    """The paper's own protocol: IRNN with SGD and RNN-Path with the paper's rule, same rates."""
     size = {
         k: v
         for k, v in SIZES[scale].items()

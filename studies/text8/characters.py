@@ -117,7 +117,7 @@ class CharacterTable:
         return [ComparisonRow(row.label, row.paper, row.wanted) for row in self.rows]
 
     def section(self, filed: Sequence[Filed]) -> Section:
-        """Test BPC, the share of the gap that is closed, and curves; one set for each number of units."""
+        """Test BPC, share of the gap that is closed, and curves; one set per number of units."""
         tables, figures = [], []
         sizes = sorted({units(f.record.spec) for f in filed})
         for size in sizes or [self.sizes["laptop"]["hidden"]]:
@@ -140,8 +140,8 @@ class CharacterTable:
         return Section(
             self.name,
             self.title,
-            "Test bits per character. Each system trained with the rate falling linearly from the one that was best on "
-            "the validation text after a short run"
+            "Test bits per character. Each system trained with the rate falling linearly from the "
+            "one that was best on the validation text after a short run"
             + (
                 ", and from the next lower one; the better of the two counts."
                 if self.next_lower
@@ -153,7 +153,7 @@ class CharacterTable:
         )
 
     def gap_table(self, filed: Sequence[Filed], size: int) -> TableData:
-        """(plain - path) / (plain - LSTM), as the paper computes it from its table; ours from runs of one length."""
+        """(plain - path) / (plain - LSTM) as in the paper's table; ours from equally long runs."""
         printed = {row.label: row.paper for row in self.rows}
         lines = []
         for row in self.rows:

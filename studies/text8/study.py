@@ -25,19 +25,24 @@ TABLE = CharacterTable(
     rows=(
         CharacterRow("RNN-ReLU", "rnn_relu", "adam", RATES, 1.65),
         CharacterRow("RNN-tanh", "rnn_tanh", "adam", (5e-3, 2e-3, 1e-3, 5e-4), 1.70),
-        CharacterRow("RNN-Path, absolute", "rnn_path", "path-adam", RATES, 1.58, settings=(("refresh_every", 10),)),
+        CharacterRow("RNN-Path, absolute", "rnn_path", "path-adam", RATES, 1.58,
+                     settings=(("refresh_every", 10),)),
         CharacterRow(
-            "RNN-Path, paper's Path-Adam", "rnn_path", "path-adam-paper", PAPER_RATES, 1.58, told_by=TO_THE_LETTER
+            "RNN-Path, paper's Path-Adam", "rnn_path", "path-adam-paper", PAPER_RATES, 1.58,
+            told_by=TO_THE_LETTER
         ),
         CharacterRow("RNN + smooth ReLU", "smooth_relu", "adam", RATES, 1.55),
         CharacterRow("LSTM", "lstm", "adam", (5e-2, 2e-2, 1e-2, 5e-3), 1.52, gated=True),
     ),
     sizes={
-        "paper": {"hidden": 2048, "gated_hidden": 1024, "grid": {"epochs": 0.1}, "final": {"epochs": 5.0},
+        "paper": {"hidden": 2048, "gated_hidden": 1024, "grid": {"epochs": 0.1},
+                  "final": {"epochs": 5.0},
                   "seeds": 3, "eval_every": 2000},
-        "laptop": {"hidden": 512, "gated_hidden": 256, "grid": {"steps": 200}, "final": {"steps": 1000},
+        "laptop": {"hidden": 512, "gated_hidden": 256, "grid": {"steps": 200},
+                   "final": {"steps": 1000},
                    "seeds": 3, "eval_every": 200, "eval_limit": 40},
-        "smoke": {"hidden": 6, "gated_hidden": 3, "grid": {"steps": 4}, "final": {"steps": 6}, "seeds": 2,
+        "smoke": {"hidden": 6, "gated_hidden": 3, "grid": {"steps": 4}, "final": {"steps": 6},
+                  "seeds": 2,
                   "eval_every": 4, "limit": 2000, "window": 6, "batch_size": 4},
     },
     next_lower=False,

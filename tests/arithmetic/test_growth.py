@@ -33,11 +33,11 @@ def random_weight(hidden: int, seed: int, size: float = 1.0) -> torch.Tensor:
     )
 
 
-# ---- an oracle without torch: directions that come back after up to `period` steps, from every pattern ---------------
+# ---- an oracle without torch: directions that come back after up to `period` steps, from every pat
 
 
 def returning_rates(W: np.ndarray, period: int) -> list[float]:
-    """Growth rates of all directions that return after `period` steps of h -> relu(W h), whatever units are active."""
+    """Growth rates of all directions that return after `period` steps of h -> relu(W h)."""
     H = len(W)
     patterns = [np.array(p) for p in itertools.product([0.0, 1.0], repeat=H)]
     found = []
@@ -134,7 +134,7 @@ def test_upper_bound_of_a_cycle_and_of_separate_blocks():
     assert float(growth.upper_bound(plain(blocks), 3000)) == pytest.approx(0.9, rel=1e-3)
 
 
-# ---- the bound -------------------------------------------------------------------------------------------------------
+# ---- the bound -----------------------------------------------------------------------------------
 
 JORDAN = 1.3 * torch.eye(4, dtype=torch.float64) + torch.diag(torch.ones(3, dtype=torch.float64), 1)
 TURN = torch.tensor([[0.76, -0.64, 0.1], [0.64, 0.76, 0.1], [0.3, 0.2, 0.9]], dtype=torch.float64)
@@ -230,7 +230,8 @@ def correction(f: Map, share: float) -> tuple[torch.Tensor, torch.Tensor]:
     return after.weight - f.weight, left
 
 
-LEAKY = {"plain": {}, "leaky": {"keep": 0.4, "gain": 0.6}, "inside": {"keep": 0.4, "gain": 0.6, "inside": True}}  # fmt: skip
+LEAKY = {"plain": {}, "leaky": {"keep": 0.4, "gain": 0.6},
+         "inside": {"keep": 0.4, "gain": 0.6, "inside": True}}  # fmt: skip
 
 
 @pytest.mark.parametrize("form", LEAKY)
@@ -336,11 +337,11 @@ def test_many_units():
     assert bool(f.weight.isfinite().all())
 
 
-# ---- rescaling -------------------------------------------------------------------------------------------------------
+# ---- rescaling -----------------------------------------------------------------------------------
 
 
 def pushed_and_bounded(weight, scale, factors, noise, calls, cap=1.02):
-    """A matrix that is pushed about, bounded after every push; `factors` is the rescaling of the units."""
+    """A matrix under pushes, bounded after each one; `factors` is the rescaling of the units."""
     generator = torch.Generator().manual_seed(5)
     f = Map(weight * factors[:, None] / factors, scale * factors)
     directions = Directions.new(f)
@@ -378,7 +379,7 @@ def test_the_bound_commutes_with_rescaling_by_powers_of_two_to_the_last_bit(hidd
 @settings(max_examples=10)
 @given(hidden=st.integers(2, 30), seed=st.integers(0, 99))
 def test_every_call_commutes_with_rescaling(hidden, seed):
-    """From the same state each time: what rounding makes of 1 call, later calls amplify without end."""
+    """Each call starts from the same state: rounding of one call is amplified by later ones."""
     generator = torch.Generator().manual_seed(seed)
     factors = 10 ** (4 * torch.rand(hidden, generator=generator, dtype=torch.float64) - 2)
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-3)):
@@ -423,7 +424,7 @@ def test_a_matrix_on_no_path_is_balanced_by_itself():
     assert torch.equal(growth.scale_of(nothing, torch.eye(7)), torch.ones(7))
 
 
-# ---- elsewhere than on the CPU ---------------------------------------------------------------------------------------
+# ---- elsewhere than on the CPU -------------------------------------------------------------------
 
 
 def test_on_a_device_a_look_and_its_correction_do_not_make_the_host_wait():

@@ -1,4 +1,4 @@
-"""Descent on the growth rate through any parametrisation, against finite differences and the closed form."""
+"""Growth-rate descent under any parametrisation: finite differences and the closed form."""
 
 from __future__ import annotations
 
@@ -129,7 +129,8 @@ def test_no_other_step_of_the_same_effect_is_shorter(name):
 
     assert float(effect(steps)) == pytest.approx(-0.01 * float(found.rate), rel=1e-6)
     for seed in range(5):
-        other = {key: d + 0.1 * d.abs().mean() * draw(*d.shape, seed=seed, low=-1.0) for key, d in steps.items()}  # fmt: skip
+        other = {key: d + 0.1 * d.abs().mean() * draw(*d.shape, seed=seed, low=-1.0) for key,
+                 d in steps.items()}  # fmt: skip
         share = effect(steps) / effect(other)
         assert length(steps) < length({key: share * d for key, d in other.items()})
 

@@ -33,7 +33,8 @@ def value(found: States) -> Tensor:
 
 @settings(max_examples=40)
 @given(
-    st.integers(1, 4), st.integers(1, 12), st.integers(1, 2), st.booleans(), st.booleans(), st.floats(-3, 3),
+    st.integers(1, 4), st.integers(1, 12), st.integers(1, 2), st.booleans(), st.booleans(),
+    st.floats(-3, 3),
     st.integers(0, 2**32 - 1),
 )  # fmt: skip
 def test_states_follow_their_definition(

@@ -82,7 +82,7 @@ def test_moves_and_sums_of_products(a: Scaled, b: Scaled, row: Scaled) -> None:
 
 
 def test_terms_of_any_distance_add_up() -> None:
-    """The smaller vanishes beside the larger, a zero never dictates the scale, and nothing overflows."""
+    """The smaller vanishes beside the larger, a zero does not set the scale, nothing overflows."""
     small, large, zero = (Scaled(torch.full((2,), m, dtype=DOUBLE), torch.tensor(s, dtype=DOUBLE))
                           for m, s in ((1.0, -5000.0), (2.0, 5000.0), (0.0, 9000.0)))  # fmt: skip
     assert float(scaled.add(small, large).log()[0]) == pytest.approx(5000 + math.log(2))

@@ -70,7 +70,7 @@ def test_both_routes_equal_the_definition(
 def test_ratios_are_factors_of_every_use(
     hidden: int, steps: int, seed: int, constant: bool
 ) -> None:
-    """r_t multiplies the use of A at step t: between two uses of an edge all factors in between, and its own two."""
+    """r_t multiplies the use of A at step t: two uses get their own factors and all between."""
     torch.manual_seed(seed)
     A, before, delta = (
         torch.rand(*shape, dtype=torch.double)

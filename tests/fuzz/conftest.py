@@ -1,4 +1,4 @@
-"""Counts what `make fuzz` tried: counts.json, from which the table of docs/reliability.md is made."""
+"""Counts the cases of `make fuzz` in counts.json, the source of docs/reliability.md's table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Where PATHSGD_FUZZ asks for many cases, the record is written anew for the files that were run."""
+    """If PATHSGD_FUZZ asks for many cases, the record of the files that were run is rewritten."""
     if "PATHSGD_FUZZ" not in os.environ or hasattr(session.config, "workerinput"):
         return
     reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")

@@ -1,4 +1,4 @@
-"""Damaged files of every kind that the lab reads: the right content, or one line that names the file."""
+"""Damaged files of every kind that the lab reads: the right content, or an error with the name."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 @st.composite
 def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
-    """The bytes of a file after a few accidents: bits flipped, pieces lost, doubled, moved or replaced."""
+    """A file's bytes after a few accidents: bits flipped, pieces lost, doubled, moved, replaced."""
     content = bytearray(whole)
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(content)))
@@ -205,7 +205,10 @@ def test_logs(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     )
 
 
-STATUS = b'{"step": 5, "progress": 0.5, "loss": "nan", "length": 4, "metric": null, "cpu_seconds": 1.0, "pid": 3}'
+STATUS = (
+    b'{"step": 5, "progress": 0.5, "loss": "nan", "length": 4, '
+    b'"metric": null, "cpu_seconds": 1.0, "pid": 3}'
+)
 
 
 @fuzzed(0.01)
@@ -278,7 +281,7 @@ DATA: dict[str, tuple[Task, dict[str, bytes]]] = {
 
 @pytest.mark.parametrize("name", DATA)
 def test_data(name: str, tmp_path: Path) -> None:
-    """Damaged data is refused by its checksum; listed as data of one's own, it is read or refused in one line."""
+    """Damaged data is refused by checksum; listed as own data, it is read or refused clearly."""
     task, files = DATA[name]
 
     @fuzzed(0.01)

@@ -1,7 +1,7 @@
-"""Random small nets with weights shared at random: library = automatic differentiation = path enumeration.
+"""Random small nets with randomly shared weights: library = autodiff = path enumeration.
 
-Units are arranged in layers and time steps. Which weight a connection uses is drawn from one pool, so the same matrix
-may serve between layers, over time, and in several places of one path.
+Units are arranged in layers and time steps. Each connection draws its weight from one pool, so the
+same matrix may serve between layers, over time, and in several places of one path.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Random sequences of what people do to an optimiser, beside torch.optim on gradients divided by kappa.
+"""Random sequences of operations on an optimiser, beside torch.optim on gradients over kappa.
 
-The paper's rules are p <- p - lr grad / kappa, and Adam fed with grad / kappa: torch's own SGD and Adam are the
-reference, with kappa from the public function. After every step the parameters are compared, and the reference goes on
-from ours.
+The paper's rules are p <- p - lr grad / kappa, and Adam fed with grad / kappa. The reference is
+torch's own SGD and Adam with kappa from the public function. Parameters are compared after every
+step, and the reference continues from ours.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def make_reference(kind: str, params: Any, lr: float) -> torch.optim.Optimizer:
 
 
 class Twins:
-    """Our optimiser and the reference, each with a copy of one net. The last two parameters may join later."""
+    """Our optimiser and the reference, each on a copy of a net; two parameters may join later."""
 
     def __init__(self, kind: str, net: str, whole: bool) -> None:
         torch.manual_seed(0)
@@ -102,7 +102,7 @@ class Twins:
             make_reference(self.kind, theirs, self.lr),
         ]
 
-    # ---- what may happen ----------------------------------------------------------------------------------------
+    # ---- what may happen -------------------------------------------------------------------------
 
     def step(self, index: int) -> None:
         self._gradients()
@@ -177,7 +177,7 @@ class Twins:
         torch.testing.assert_close([q.data for q in self.ours.parameters()], before, rtol=0, atol=0)
         assert all(torch.equal(a, b) for a, b in zip(state, self._moments()))
 
-    # ---- how ------------------------------------------------------------------------------------------------------
+    # ---- how -------------------------------------------------------------------------------------
 
     def _moments(self) -> list[Tensor]:
         return [
@@ -234,7 +234,7 @@ def test_sequences_of_operations(
 
 
 def test_the_unit_of_kappa_is_the_same_whoever_has_gradients() -> None:
-    """Found by the test above: a step of the second group alone counted kappa in a unit of its own."""
+    """Found by the test above: a step of the second group alone used another unit for kappa."""
     twins = Twins("adam", "conv", whole=False)
     for name, index in [("step", 0)] * 4 + [("join", 0), ("freeze_or_thaw", 5)] + [("step", 0)] * 2:
         getattr(twins, name)(index)

@@ -165,9 +165,12 @@ def test_denormal_numbers_survive_outside_the_kernel() -> None:
 
 
 FIRST_CALL = {
-    "forward and backward": "pathsgd.nn.RNN(4, 40, nonlinearity='relu')(torch.rand(5, 8, 4))[0].sum().backward()",
-    "kappa1": "pathsgd.gamma_sq(net := Net(), x); pathsgd.PathSGD(net, 1e-3, example_inputs=(x,)).measure()",
-    "output loss": "pathsgd.nn.linear_cross_entropy(x[:, 0], torch.rand(4000, 3), None, torch.zeros(60, dtype=int))",
+    "forward and backward": "pathsgd.nn.RNN(4, 40, nonlinearity='relu')("
+    "torch.rand(5, 8, 4))[0].sum().backward()",
+    "kappa1": "pathsgd.gamma_sq(net := Net(), x); "
+    "pathsgd.PathSGD(net, 1e-3, example_inputs=(x,)).measure()",
+    "output loss": "pathsgd.nn.linear_cross_entropy("
+    "x[:, 0], torch.rand(4000, 3), None, torch.zeros(60, dtype=int))",
 }
 
 

@@ -89,7 +89,8 @@ def test_narrow_at_the_ends_of_the_range(kernel: str, worst: float) -> None:
 
 
 @quick
-@given(rows=st.integers(0, 9), columns=st.one_of(st.integers(0, 40), st.sampled_from([511, 512, 1030])),
+@given(rows=st.integers(0, 9),
+       columns=st.one_of(st.integers(0, 40), st.sampled_from([511, 512, 1030])),
        dtype=st.sampled_from([torch.float32, torch.float64]), zeros=st.booleans())  # fmt: skip
 def test_row_lengths(kernel: str, rows: int, columns: int, dtype: torch.dtype, zeros: bool) -> None:
     torch.manual_seed(rows + columns)

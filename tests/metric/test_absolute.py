@@ -80,7 +80,7 @@ def test_larger_weights_get_no_larger_steps(net):
 
 
 def test_a_balanced_net_is_stepped_as_adam_would():
-    """As many inputs as outputs, weights of one size: the metric is near 1, unlike the relative one."""
+    """As many inputs as outputs, equal weights: the metric is near 1, unlike the relative one."""
     torch.manual_seed(2)
     model = Net(512, bias=False)
     with torch.no_grad():
@@ -116,7 +116,7 @@ def test_a_parameter_with_entries_on_no_path_keeps_its_metric(net):
 
 
 def test_a_frozen_table_says_how_its_layer_is_scaled():
-    """A fixed table of symbols: a larger one makes W_in's steps smaller in proportion and changes nothing else."""
+    """A fixed table of symbols: a larger one shrinks W_in's steps in proportion, nothing else."""
     found = []
     for scale in (1.0, 7.0):
         torch.manual_seed(4)

@@ -1,4 +1,4 @@
-"""Biases beside the weights of their units, where path sums say too much of what those units get."""
+"""Biases beside their units' weights, where path sums overestimate what those units receive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathsgd.metric.whitening import whitenings
 
 
 def deep(layers: int, width: int = 16) -> nn.Sequential:
-    """He's start: in the squared network every layer doubles, in the net itself ReLUs take that back."""
+    """He initialisation: the squared network doubles at every layer; ReLUs undo that in the net."""
     torch.manual_seed(0)
     parts: list[nn.Module] = [nn.Linear(8, width), nn.ReLU()]
     for _ in range(layers):

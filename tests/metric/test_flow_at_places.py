@@ -20,7 +20,7 @@ WIDTH = 6
 
 
 class Stream(nn.Module):
-    """x -> start -> h + two(relu(one(h))), blocks times -> out; the blocks may normalise what they read."""
+    """x -> start -> h + two(relu(one(h))), blocks times -> out; blocks may normalise inputs."""
 
     def __init__(self, blocks: int = 2, *, normalises: bool = False, seed: int = 0) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def nodes_of(found, name: str) -> Tensor:
 
 
 def test_at_the_last_place_it_is_what_the_output_reads() -> None:
-    """s * delta by hand: the squared stream before the output, times the squared weights of the output."""
+    """s * delta by hand: the squared stream before the output times the squared output weights."""
     model = Stream().double()
     found, parameters = measured(model, torch.zeros(1, 3, dtype=torch.float64))
     q = {name: p.detach().square() for name, p in model.named_parameters()}

@@ -1,4 +1,4 @@
-"""A whitening that was prepared serves again while only numbers change: the same bits as one that is made anew."""
+"""A prepared whitening is reused while only numbers change: bitwise equal to a new one."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_flow_is_conserved():
 
 
 def test_a_balanced_net_has_the_euclidean_metric_at_rho_one():
-    """One hidden layer: K = sqrt(out / in) / gamma, for the squared weights that go in and out of a unit."""
+    """One hidden layer: K = sqrt(out / in) / gamma, from a unit's squared weights out and in."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2, bias=False)).double()
     x = torch.zeros(1, 3, dtype=torch.float64)

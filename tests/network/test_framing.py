@@ -1,4 +1,4 @@
-"""The squared network on small images against the same network on whole ones, which other tests judge."""
+"""The squared network on small images against the whole ones, which other tests check."""
 
 from __future__ import annotations
 
@@ -217,7 +217,8 @@ def test_a_step_measures_on_small_images_what_is_measured_exactly() -> None:
         nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()), beside=False
     )
     net = nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), block, nn.MaxPool2d(2), nn.Conv2d(4, 6, 3, 2, 1),
+        nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), block, nn.MaxPool2d(2),
+        nn.Conv2d(4, 6, 3, 2, 1),
         nn.Flatten(), nn.Linear(6 * 36, 2),
     )  # fmt: skip
     x = torch.rand(2, 3, 24, 24)

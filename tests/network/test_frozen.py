@@ -142,6 +142,6 @@ def test_a_frozen_backbone_is_evaluated_once(
             convolutions.clear()
             squares.clear()
         optimizer.step()
-    # The units that the head leaves are entered by the residual sum's last layer and by the normalisation's.
+    # The residual sum's last layer and the normalisation's enter the units that the head leaves.
     assert len(convolutions) == 3 * 2
     assert id(model.norm.weight) in squares and id(model.start.weight) not in squares

@@ -22,7 +22,7 @@ RIGHT = {"rtol": 2e-5, "atol": 0.0}
 Case = tuple[
     Callable[[Tensor, Tensor], Tensor], tuple[int, ...], tuple[int, ...], int | None, Sliding | None
 ]
-"""The product, the shapes of x and W, the dimension of the result that rows of W lead to, and how W moves."""
+"""The product, the shapes of x and W, the result's dimension for rows of W, and W's movement."""
 
 
 @st.composite

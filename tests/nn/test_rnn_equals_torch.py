@@ -61,7 +61,7 @@ def test_random_settings(kernel: str, draw: dict[str, Any]) -> None:
     assert_same(*both, TOLERANCE[draw["dtype"]])
 
 
-SIZES = {  # what the small random shapes do not reach: tiles of rows, deep products, many threads' shares
+SIZES = {  # beyond the small random shapes: tiles of rows, deep products, many threads
     "many rows": (3, 150, 5, 33),
     "gathered rows": (9, 70, 2, 50),
     "hidden 256": (4, 9, 3, 256),

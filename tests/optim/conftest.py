@@ -1,4 +1,4 @@
-"""Small models of three kinds in float64, each with a batch and a loss, and the training loop the tests share."""
+"""Small float64 models of three kinds with a batch and a loss, and the shared training loop."""
 
 from __future__ import annotations
 

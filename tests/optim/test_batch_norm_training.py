@@ -1,4 +1,4 @@
-"""Batch normalisation while training: the metric reads no running statistic, and rows before it keep their length."""
+"""Batch norm in training: the metric reads no running statistics; rows before it keep lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A forward pass that is not the recorded one any more, at the same shapes: everything that has a gradient moves."""
+"""A forward pass that has changed at the same shapes: every parameter with a gradient moves."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_the_loss_falls(case, make):
     assert case.loss().item() < before
 
 
-# ---- closures and gradients ----------------------------------------------------------------------------------------
+# ---- closures and gradients ----------------------------------------------------------------------
 
 
 def test_a_closure_is_run_with_gradients_and_its_loss_returned(mlp, values, make):
@@ -130,7 +130,7 @@ def test_gradients_accumulate_over_backward_passes(mlp, values, make):
     torch.testing.assert_close(values(twin), values(mlp.model), rtol=1e-9, atol=1e-12)
 
 
-# ---- which parameters ----------------------------------------------------------------------------------------------
+# ---- which parameters ----------------------------------------------------------------------------
 
 
 def test_frozen_parameters_stay(mlp, values, make):
@@ -199,7 +199,7 @@ def test_heads_can_take_turns(make, refresh_every):
 
 
 def test_heads_can_be_trained_together(make):
-    """Two forward passes and one step: the head of the first keeps the metric of the last pass that used it."""
+    """Two forward passes, one step: the first one's head keeps the metric of its last use."""
     torch.manual_seed(0)
     model = TwoHeads().double()
     optimizer = make(model)
@@ -257,7 +257,7 @@ def test_layouts_that_change_keep_every_moment(mlp):
         torch.testing.assert_close(p.detach(), start[name] + plain[name].detach() * whitening[name])
 
 
-# ---- groups and settings -------------------------------------------------------------------------------------------
+# ---- groups and settings -------------------------------------------------------------------------
 
 
 SETTINGS = [{"lr": 0.3}, {"weight_decay": 0.5}, {"maximize": True}]

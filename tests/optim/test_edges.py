@@ -1,4 +1,4 @@
-"""Where there is no path, no gradient, or no number: no step, no NaN, and learning can still begin."""
+"""No path, no gradient or no finite number: no step, no NaN, and learning can still begin."""
 
 import copy
 import math
@@ -68,9 +68,10 @@ def test_a_unit_that_nothing_enters_and_one_that_nothing_leaves(mlp, make, dtype
     "bias", [0.0, 0.5], ids=["no path at all", "a path through the output bias"]
 )
 def test_an_output_layer_of_zeros_begins_to_learn(rnn, make, bias):
-    """gamma^2 is zero, or all flow goes past the units: the output layer moves first, then everything.
+    """gamma^2 is zero, or all flow bypasses the units: the output layer moves first, then the rest.
 
-    Under the paper's rule everything moves too, but too far: behind an output weight w the step grows as 1/w.
+    Under the paper's rule everything moves, but too far: behind an output weight w the step grows
+    as 1/w.
     """
     model, x, y = rnn.model.float(), rnn.x.float(), rnn.y.float()
     nn.init.zeros_(model.out.weight)
@@ -145,7 +146,7 @@ def test_models_far_from_one_stay_in_range(mlp, make, scale):
     assert not torch.equal(model[0].weight, before)
 
 
-# ---- what is refused ------------------------------------------------------------------------------------------------
+# ---- what is refused -----------------------------------------------------------------------------
 
 
 def test_sparse_gradients_are_refused_by_name(make):

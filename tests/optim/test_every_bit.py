@@ -1,4 +1,4 @@
-"""Rescaled by powers of two a net trains as before in every bit: nothing may round by how units are scaled."""
+"""A net rescaled by powers of two trains bitwise alike: no rounding depends on units' scales."""
 
 from __future__ import annotations
 
@@ -46,12 +46,15 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "torch.nn.RNN": (lambda: relu_rnn(nn.RNN), SEQUENCES),
     "pathsgd.nn.RNN": (lambda: relu_rnn(pathsgd.nn.RNN), SEQUENCES),
     "two layers": (lambda: relu_rnn(nn.RNN, 2), SEQUENCES),
-    "both directions": (lambda: Reads(nn.RNN(2, 8, nonlinearity="relu", bidirectional=True), 16), SEQUENCES),
+    "both directions": (lambda: Reads(nn.RNN(2, 8, nonlinearity="relu", bidirectional=True), 16),
+                        SEQUENCES),
     "loop": (Loop, SEQUENCES),
-    "dense": (lambda: nn.Sequential(nn.Linear(5, 9), nn.ReLU(), nn.Linear(9, 7), nn.ReLU(), nn.Linear(7, 1)), ROWS),
+    "dense": (lambda: nn.Sequential(nn.Linear(5, 9), nn.ReLU(), nn.Linear(9, 7), nn.ReLU(),
+                                    nn.Linear(7, 1)), ROWS),
     "convolutions": (
         lambda: nn.Sequential(
-            nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 1)
+            nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.ReLU(), nn.Flatten(),
+            nn.Linear(48, 1)
         ),
         IMAGES,
     ),
@@ -59,7 +62,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 MEASURED_TWICE = ("two layers", "both directions")
-"""In float32, and in float64 where that could lose a small number: which depends on how units are scaled."""
+"""float32, and float64 where float32 could lose a small number, depending on units' scales."""
 
 
 def losses(

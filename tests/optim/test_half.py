@@ -1,4 +1,4 @@
-"""Parameters in half precision: metric and moments in float32, the step computed there and rounded once."""
+"""Half-precision parameters: metric, moments and step in float32, rounded once at the end."""
 
 from __future__ import annotations
 

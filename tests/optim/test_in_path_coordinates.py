@@ -1,4 +1,4 @@
-"""Any optimiser in path coordinates: PathSGD and PathAdam are two of them, and rescaling changes none."""
+"""Any optimiser in path coordinates: PathSGD and PathAdam are cases; all are rescale-invariant."""
 
 import copy
 
@@ -96,7 +96,8 @@ def test_training_learns_and_gradients_stay(mlp, make):
         assert torch.equal(p.grad, gradients[name])
 
 
-# torch keeps a product of NAdam's in float32 and loads it in the parameters' dtype, so NAdam itself is not resumed so.
+# torch keeps a product of NAdam's in float32 and loads it in the parameters' dtype: NAdam is left
+# out.
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("make", [make for name, make in OPTIMISERS.items() if name != "NAdam"])
 def test_a_resumed_run_continues_bit_for_bit(case, values, make, every):

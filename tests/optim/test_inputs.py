@@ -1,4 +1,4 @@
-"""Optimisers learn input shapes from the forward pass: once per shape, without the data, and leave nothing behind."""
+"""Optimisers learn input shapes from the forward pass: once per shape, storing no data."""
 
 import copy
 import gc
@@ -238,7 +238,7 @@ def test_packed_sequences_keep_their_lengths_and_lose_their_data(recordings, opt
 
 
 def test_a_model_inside_a_wrapper_is_seen(mlp, values, optimiser):
-    """As with DataParallel or a compiled model: the optimiser is given the module that does the work."""
+    """As with DataParallel or a compiled model, the optimiser gets the inner module."""
 
     class Wrapper(nn.Module):
         def __init__(self, module):
@@ -282,7 +282,7 @@ def test_buffers_and_modes_are_left_alone_by_measuring(optimiser):
         assert torch.equal(mine, other), name
 
 
-# ---- what is left behind ------------------------------------------------------------------------------------------
+# ---- what is left behind -------------------------------------------------------------------------
 
 
 def test_an_optimiser_that_is_gone_leaves_no_hook(mlp, optimiser):

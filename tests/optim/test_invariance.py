@@ -1,4 +1,4 @@
-"""A model and its rescaled twin stay the same function through training, and do not under other optimisers."""
+"""A model and its rescaled twin stay one function in training; not so under other optimisers."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ CONTROLS = {
 
 
 def drift(case, make):
-    """How far the twins' outputs are apart after training, and how far they went; both relative to the outputs."""
+    """Distance of the twins' outputs after training, and how far they moved; both relative."""
     start = case.model(case.x).detach()
     twin = case.copy()
     pathsgd.random_rescaling(

@@ -1,4 +1,4 @@
-"""Whitenings as large as their parameters are freed between steps that measure anew: the same steps, to the bit."""
+"""Whitenings as large as their parameters are freed between measurements: bitwise equal steps."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_same_steps(kind: str, reload: bool, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_pass_that_leaves_a_part_out_measures_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other head has gradients of zero and moments: it moves on, by a metric that is one step newer."""
+    """The other head has zero gradients and moments: it moves by a metric one step newer."""
     for which in ([0, 0, 1], [0, 0, 1, 0, 1]):
         kept, _ = trained(MAKE["adam"], which, 1 << 40, monkeypatch)
         freed, freeing = trained(MAKE["adam"], which, 1, monkeypatch)

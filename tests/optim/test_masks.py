@@ -1,4 +1,4 @@
-"""Boolean and integer inputs: indices of words, or structure (masks, lengths, counts) that the metric follows."""
+"""Boolean and integer inputs: word indices, or structure (masks, lengths, counts) to follow."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_a_head_of_any_size_trains(head: float) -> None:
 
 @pytest.mark.parametrize("head", [0.0, 1e-30, 1e-12, 1e-6, 1e-3])
 def test_a_head_of_any_size_trains_as_fast_as_with_adam_in_absolute_units(head: float) -> None:
-    """A small head and a small net that was rescaled are one function, so what leads to the head takes larger steps."""
+    """A small head and a small rescaled net are one function: layers below take larger steps."""
     ours, theirs = net(head), net(head)
     losses = trained(ours, pathsgd.PathAdam(ours, lr=1e-3), 200)
     adams = trained(theirs, torch.optim.Adam(theirs.parameters(), lr=1e-3), 200)
@@ -83,7 +83,7 @@ def test_a_head_of_any_size_trains_as_fast_as_with_adam_in_absolute_units(head: 
 
 
 def test_the_step_is_continuous_in_the_size_of_the_head() -> None:
-    """What a step does to the function at a head of nothing is the limit of what it does at a head of little."""
+    """A step's effect at a zero head is the limit of its effect at small heads."""
     x = torch.randn(16, 8, generator=torch.Generator().manual_seed(2)).double()
     found = []
     for head in (0.0, 1e-20, 1e-12):
@@ -142,7 +142,7 @@ def test_a_head_behind_the_measured_output_moves() -> None:
 
 
 def test_the_absolute_form_stays_invariant_when_an_entry_comes_alive() -> None:
-    """A column of zeros in the head: its units' incoming weights lie on no path at the first step."""
+    """A column of zeros in the head: its units' incoming weights are on no path at step 1."""
 
     def make() -> nn.Sequential:
         torch.manual_seed(0)

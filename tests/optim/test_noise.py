@@ -1,4 +1,4 @@
-"""Random numbers made in forward are noise: added, they carry no path; as a factor, they let paths pass."""
+"""Random numbers made in forward are noise: added, they carry no path; as factors, they pass it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_noise_changes_neither_the_metric_nor_the_free_nodes(name: str) -> None:
 
 
 def test_the_noise_of_a_learnt_size_trains_that_size() -> None:
-    """w = mean + spread * noise, as in noisy nets for exploration: both are weights of the same edges."""
+    """w = mean + spread * noise, as in noisy nets: both parameters weight the same edges."""
 
     class NoisyLinear(nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""No option is ignored: each one, passed alone, changes the run or is refused; and there are few of them."""
+"""Every option, passed alone, changes the run or is refused; and there are few options."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def values(net):
     "options", [{}, {"metric": "relative"}, {"clip": 0.05, "refresh_every": 3}], ids=str
 )
 def test_it_is_the_package_s_soap_in_path_coordinates(options, monkeypatch):
-    """Without staggering. From the 10th step on to 1e-5: that package takes QR in single precision."""
+    """Without staggering. From step 10 on to 1e-5: that package computes QR in single precision."""
     monkeypatch.setattr(Soap, "arrange", lambda *_: None)
     torch.manual_seed(0)
     net = square()

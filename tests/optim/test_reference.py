@@ -1,4 +1,4 @@
-"""The fast optimisers against obvious ones: a tiny RNN as an explicit graph, everything by enumeration of its paths."""
+"""The fast optimisers against slow ones: a tiny RNN as an explicit graph, paths enumerated."""
 
 import re
 
@@ -14,7 +14,7 @@ STEPS = 100
 
 
 class TinyRnn(nn.RNN):
-    """One recurrent layer read at the last step, with the parameter names of the reference builder."""
+    """One recurrent layer read at the last step, with the reference builder's parameter names."""
 
     def __init__(self):
         super().__init__(1, 2, nonlinearity="relu", batch_first=True)
@@ -35,7 +35,7 @@ def setup():
 
 
 class Reference:
-    """Gradient, kappa and metric by definition: sums over the paths of the unrolled graph, in numpy."""
+    """Gradient, kappa and metric by definition: path sums over the unrolled graph, in numpy."""
 
     def __init__(self, network, layout, x, y):
         self.network, self.layout = network, layout
@@ -49,9 +49,10 @@ class Reference:
         ) / len(self.x)
 
     def metric(self, p, rho, kappa):
-        """K = kappa / gamma^2 / (phi_s phi_d)^(rho/2), and 1 for the output bias, which no rescaling changes.
+        """K = kappa / gamma^2 / (phi_s phi_d)^(rho/2); 1 for the output bias, which never rescales.
 
-        With rho, flow counts as at least a tenth of the average, 1/2 here; edges that enter such a unit in proportion.
+        With rho, flow is floored at a tenth of the average, here 1/2; edges into such a unit in
+        proportion.
         """
         flow = np.zeros(2)  # of a unit: the sum over its copies in time
         for name, share in zip(self.network.names, self.network.path_flow(p)):
@@ -63,7 +64,8 @@ class Reference:
         into, out = weight[:, None], bounded[None, :] ** (rho / 2)
         K = kappa / self.network.gamma_sq_by_paths(p)
         for name, product in [
-            ("weight_ih_l0", into), ("weight_hh_l0", into * out), ("bias_ih_l0", weight), ("bias_hh_l0", weight),
+            ("weight_ih_l0", into), ("weight_hh_l0", into * out), ("bias_ih_l0", weight),
+            ("bias_hh_l0", weight),
             ("out.weight", out),
         ]:  # fmt: skip
             K[self.layout[name]] /= product
@@ -90,7 +92,7 @@ def flow(reference, p):
 
 
 def absolute(reference, p):
-    """Each parameter's mean of log(1/sqrt(K)) is that of its two sides at the first step; a recurrent matrix has 0."""
+    """Each mean of log(1/sqrt(K)) is that of its two sides at step 1; 0 for a recurrent matrix."""
     into = ["weight_ih_l0", "bias_ih_l0", "bias_hh_l0"]
     size = None
     for _ in range(STEPS):

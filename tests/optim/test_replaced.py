@@ -1,4 +1,4 @@
-"""What happens when a parameter or a state is replaced between two steps: the same numbers, or an error."""
+"""A parameter or a state replaced between two steps: the same numbers, or an error."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_settings_are_those_torchs_optimiser_gets(mlp, values, name, ours, their
 
 @pytest.mark.parametrize("make", [pair[0] for pair in PAIRS.values()], ids=PAIRS)
 def test_the_step_has_the_size_the_scheduler_says(mlp, values, make):
-    """A step at a tenth of the rate is a tenth of the step: the scheduled lr is the one that is used."""
+    """A step at a tenth of the rate is a tenth of the step: the scheduled lr is used."""
     moves = []
     for factor in (1.0, 0.1):
         model = copy.deepcopy(mlp.model)

@@ -1,4 +1,4 @@
-"""Models that return several tensors: rescaling fixes them all, the metric measures those that are asked for."""
+"""Models with several output tensors: rescaling fixes all; the metric measures those chosen."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_state_dicts_survive_loading(rnn, make):
 
 
 def test_every_parameter_that_learns_has_the_same_entries(make):
-    """Also one that no gradient has reached: whoever loads a state dict knows what to look for in it."""
+    """Including one that no gradient has reached: the keys of a state dict are predictable."""
     model = nn.ModuleDict(
         {"used": nn.RNN(2, 4, nonlinearity="relu"), "dead": nn.Linear(4, 2)}
     ).double()

@@ -51,9 +51,13 @@ def through_safetensors(state: Any) -> Any:
 
 
 FORMATS: dict[str, Callable[[Any], Any]] = {
-    "contiguous": each_tensor(lambda t: t.contiguous().clone(memory_format=torch.contiguous_format)),
+    "contiguous": each_tensor(
+        lambda t: t.contiguous().clone(memory_format=torch.contiguous_format)
+    ),
     "transposed": each_tensor(
-        lambda t: t.permute(*reversed(range(t.dim()))).contiguous().permute(*reversed(range(t.dim())))
+        lambda t: (
+            t.permute(*reversed(range(t.dim()))).contiguous().permute(*reversed(range(t.dim())))
+        )
     ),
     "numpy": each_tensor(lambda t: torch.from_numpy(np.array(t.numpy()))),
     "safetensors": through_safetensors,

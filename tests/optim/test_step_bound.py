@@ -41,7 +41,7 @@ def factors(monkeypatch):
 
 
 def growths(case, optimizer):
-    """uses * |D|_2 of each matrix at each of ten steps, from the parameters before and after, and the rooms before."""
+    """uses * |D|_2 of each matrix at 10 steps, from parameters before and after, and the limits."""
     grown, rooms = [], []
     for _ in range(10):
         optimizer.zero_grad()

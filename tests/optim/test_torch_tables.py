@@ -1,7 +1,7 @@
-"""torch's own tables of optimiser settings, schedulers and errors (torch.testing), driven through the path optimisers.
+"""torch.testing's tables of optimiser settings, schedulers and errors on the path optimisers.
 
-The tables belong to torch.optim.SGD and Adam; every setting the path optimisers share goes through the checks that
-torch runs on its optimisers, every other one must be refused.
+The tables belong to torch.optim.SGD and Adam. Every setting that the path optimisers share passes
+the checks that torch runs on its optimisers; every other one must be refused.
 """
 
 import copy
@@ -101,7 +101,7 @@ def _tensor_betas(options):
 
 
 def _model_of(params):
-    """A model that holds whatever tensors an erroneous `params` names; any model where the error is elsewhere."""
+    """A model with whatever tensors an erroneous `params` names; any model for other errors."""
     if params is None:
         return nn.Linear(2, 1)
     found = [params] if isinstance(params, torch.Tensor) else []

@@ -164,7 +164,7 @@ def test_sparse_gradients_are_refused_by_name():
 
 
 def test_lbfgs_is_refused_by_name():
-    """Its curvature and its line search need the gradients of the loss itself: normalised ones give NaN."""
+    """Its curvature and line search need gradients of the loss itself: normalised ones give NaN."""
     model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
     with pytest.raises(TypeError, match="LBFGS measures curvature"):
         pathsgd.optim.wrap(torch.optim.LBFGS(model.parameters()), model)

@@ -1,4 +1,4 @@
-"""Models that torch has wrapped: compiled, averaged, checkpointed, parametrised; and mixed precision around them."""
+"""Models wrapped by torch: compiled, averaged, checkpointed, parametrised; mixed precision."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def assert_same(model: nn.Module, other: nn.Module) -> None:
 
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> Iterator[None]:
-    """A compiler that has seen nothing, and that fails where it would have to compile anything a second time."""
+    """A compiler with an empty cache that fails if it has to compile anything a second time."""
     torch._dynamo.reset()
     counters.clear()
     with torch._dynamo.config.patch(error_on_recompile=True):
@@ -54,7 +54,7 @@ def _fresh_compiler() -> Iterator[None]:
 
 traces_hooks = pytest.mark.skipif(
     torch.__version__.startswith("2.6."),
-    reason="torch 2.6 does not compile a module whose hook it may not trace; give it the compiled model",
+    reason="torch 2.6 does not compile a module with an untraceable hook; pass the compiled one",
 )
 
 
@@ -131,7 +131,7 @@ def test_parametrised_weights_work_or_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize("make", [lambda m: PathAdam(m), lambda m: PathSGD(m, momentum=0.9)])
 def test_autocast_and_a_scaler(make: Callable[[nn.Module], PathAdam | PathSGD]) -> None:
-    """kappa and the dual norm see unscaled gradients; a gradient that is not finite changes no moment."""
+    """kappa and the dual norm use unscaled gradients; a non-finite gradient changes no moment."""
     model, other = mlp(), mlp()
     optimizer, plain = make(model), make(other)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)

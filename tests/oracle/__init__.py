@@ -1,10 +1,10 @@
-"""The paper's definitions on an explicit graph, slow and obvious: the oracle for everything else, and a teaching tool.
+"""The paper's definitions on an explicit graph, slow and obvious: the oracle for all other code.
 
-graph.py      a network N(G, pi, p): forward, paths, gamma^2 by both definitions, kappa by enumeration
+graph.py      a network N(G, pi, p): forward, paths, gamma^2 twice, kappa by enumeration
 rescaling.py  all feasible node-wise rescalings of such a network
-build.py      the usual architectures as such networks, with torch's parameter names and shapes
+build.py      the usual architectures as such networks, with torch's names and shapes
 rnn.py        closed forms for a single-layer RNN
-errata.py     the paper's kappa2 formulas as printed, and what each is off by
+errata.py     the paper's kappa2 formulas as printed, and the error of each
 ratios.py     the paper's table of ||kappa2|| / ||kappa1||:  python -m oracle.ratios
 
 Nothing here imports any other part of the package, so that agreement with it means something.

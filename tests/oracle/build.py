@@ -1,9 +1,9 @@
 """Networks as explicit graphs: a small drawing board, and the usual architectures drawn on it.
 
-Every builder returns (network, layout). A layout maps a parameter's name to the indices of its entries in the vector p,
-in an array shaped as torch keeps that parameter: p[layout["weight_hh_l0"]] is the (H, H) recurrent matrix. `pack` and
-`unpack` go back and forth between p and named arrays. Parameters are numbered in the order they are declared, which
-is torch's order, row by row.
+Every builder returns (network, layout). A layout maps a parameter's name to the indices of its
+entries in the vector p, in an array shaped as torch keeps that parameter: p[layout["weight_hh_l0"]]
+is the (H, H) recurrent matrix. `pack` and `unpack` convert between p and named arrays. Parameters
+are numbered in the order they are declared, which is torch's order, row by row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Layout = dict[str, Array]
 
 
 def pack(layout: Layout, values: Mapping[str, ArrayLike]) -> Array:
-    """The parameter vector p with p[layout[name]] = values[name]; the names and shapes must match."""
+    """The parameter vector p with p[layout[name]] = values[name]; names and shapes must match."""
     if set(values) != set(layout):
         raise ValueError(f"expected values for {sorted(layout)}, got {sorted(values)}")
     p = np.zeros(1 + max((int(index.max()) for index in layout.values()), default=-1))
@@ -39,9 +39,9 @@ def unpack(layout: Layout, p: ArrayLike) -> dict[str, Array]:
 
 
 class GraphBuilder:
-    """Draws a network node by node: declare parameters and nodes, join them by edges, then `finish()`.
+    """Draws a network node by node: declare parameters and nodes, add edges, then `finish()`.
 
-    Nodes and parameters are handed out as arrays of numbers in any shape, so that time steps or channels are axes.
+    Nodes and parameters are number arrays of any shape: time steps or channels are axes.
     """
 
     def __init__(self) -> None:
@@ -86,17 +86,18 @@ class GraphBuilder:
         self._edges.append(Edge(int(source), int(target), constant=float(value)))
 
     def bias(self, targets: Array, index: Array) -> None:
-        """One edge a target from the bias node, whose value is 1; index: parameter indices, shaped as the targets."""
+        """One edge per target from the bias node (value 1); index: parameters in targets' shape."""
         if not self._biases:
             self._add_nodes("1", (), self._biases)
         for target, parameter in zip(targets.flat, index.flat, strict=True):
             self.edge(self._biases[0], target, parameter)
 
     def dense(self, sources: Array, targets: Array, weight: Array) -> None:
-        """Edges source k -> target j with parameter weight[j, k]; a transposed weight is a layer used backwards."""
+        """Edges source k -> target j with parameter weight[j, k]; transposed: a layer backwards."""
         if weight.shape != (targets.size, sources.size):
             raise ValueError(
-                f"a weight from {sources.size} to {targets.size} nodes cannot have shape {weight.shape}"
+                f"a weight from {sources.size} to {targets.size} nodes cannot have shape "
+                f"{weight.shape}"
             )
         for j, target in enumerate(targets.flat):
             for k, source in enumerate(sources.flat):
@@ -127,7 +128,8 @@ class GraphBuilder:
 def mlp(widths: Sequence[int], bias: bool = True) -> tuple[Network, Layout]:
     """Linear, ReLU, ..., Linear with the given widths, input and output included.
 
-    Names as in torch.nn.Sequential(Linear, ReLU, Linear, ...): "0.weight" (n1, n0), "0.bias" (n1), "2.weight", ...
+    Names as in torch.nn.Sequential(Linear, ReLU, Linear, ...):
+    "0.weight" (n1, n0), "0.bias" (n1), "2.weight", ...
     """
     if len(widths) < 2:
         raise ValueError(f"an MLP needs at least an input and an output width, got {list(widths)}")
@@ -152,14 +154,15 @@ def rnn(
 ) -> tuple[Network, Layout]:
     """A deep ReLU RNN unfolded over `steps` steps, then a linear layer on the top states.
 
-        h^k_t = [W_ih^k h^{k-1}_t + b_ih^k + W_hh^k h^k_{t-1} + b_hh^k]_+ ,   h^k_0 = 0 (no input node)
+        h^k_t = [W_ih^k h^{k-1}_t + b_ih^k + W_hh^k h^k_{t-1} + b_hh^k]_+ ,   h^k_0 = 0
 
     hidden: units of each layer. outputs=None reads the top states themselves (edges of weight one).
-    Input order (steps, inputs); output order (steps, outputs) with every_step, else (1, outputs) for the last step;
-    bidirectional layers concatenate both directions at the same step, as torch does, so "last step" reads the backward
-    state that has seen only the last input.
-    Names: weight_ih_l{k} (H, I), weight_hh_l{k} (H, H), bias_ih_l{k} (H), bias_hh_l{k} (H), the same with the suffix
-    _reverse for the backward direction, out.weight (O, H), out.bias (O).
+    Input order (steps, inputs). Output order (steps, outputs) with every_step, else (1, outputs).
+    Bidirectional layers concatenate both directions at the same step, as torch does: "last step"
+    reads the backward state that has seen only the last input.
+    Names: weight_ih_l{k} (H, I), weight_hh_l{k} (H, H), bias_ih_l{k} (H), bias_hh_l{k} (H), with
+    the
+    suffix _reverse for the backward direction, out.weight (O, H), out.bias (O).
     """
     if steps < 1 or not hidden:
         raise ValueError(
@@ -218,8 +221,8 @@ def conv1d(
 ) -> tuple[Network, Layout]:
     """Conv1d, ReLU, flatten, Linear. Zero padding is the absence of edges.
 
-    Input order (in_channels, length). Names: conv.weight (O, I, K), conv.bias (O), linear.weight (outputs, O * L),
-    linear.bias (outputs).
+    Input order (in_channels, length). Names: conv.weight (O, I, K), conv.bias (O), linear.weight
+    (outputs, O * L), linear.bias (outputs).
     """
     positions = (length + 2 * padding - kernel) // stride + 1
     if positions < 1:
@@ -242,9 +245,10 @@ def conv1d(
 
 
 def chain(uses: int) -> tuple[Network, Layout]:
-    """One path on which a single weight s is used `uses` times between other weights: o_0 s o_1 s ... s o_uses.
+    """One path that uses a single weight s `uses` times between others: o_0 s o_1 s ... s o_uses.
 
-    Names: shared (), others (uses + 1). Its kappa of s is k(2k - 1) s^(2k-2) prod_j o_j^2 with k = uses.
+    Names: shared (), others (uses + 1).
+    Its kappa of s is k(2k - 1) s^(2k-2) prod_j o_j^2 with k = uses.
     """
     draw = GraphBuilder()
     shared, others = draw.parameter("shared"), draw.parameter("others", uses + 1)
@@ -263,11 +267,11 @@ def residual(
     bias: bool = True,
     relu_after: bool = True,
 ) -> tuple[Network, Layout]:
-    """Stem, residual blocks, head:  h <- [h + W2 [W1 h]_+]_+  (without the outer [.]_+ if not relu_after).
+    """Stem, residual blocks, head:  h <- [h + W2 [W1 h]_+]_+  (no outer [.]_+ if not relu_after).
 
-    The skip connection is an edge of constant weight one, so it ties the rescalings of h before and after.
-    Names: stem.weight (width, inputs), block{k}.first.weight (inner, width), block{k}.second.weight (width, inner),
-    head.weight (outputs, width), and a bias for each.
+    The skip connection is an edge of constant weight one: h before and after it scale alike.
+    Names: stem.weight (width, inputs), block{k}.first.weight (inner, width),
+    block{k}.second.weight (width, inner), head.weight (outputs, width), and a bias for each.
     """
     draw = GraphBuilder()
     h = draw.hidden("stem", width)
@@ -293,7 +297,7 @@ def random_network(
     outputs: int = 2,
     parameters: int = 5,
 ) -> tuple[Network, Layout]:
-    """A random graph whose edges share parameters at random, with bias edges, constants and linear units. Name: p."""
+    """A random graph with shared parameters, bias edges, constants and linear units. Name: p."""
     draw = GraphBuilder()
     index = draw.parameter("p", parameters)
     nodes = list(draw.inputs("x", inputs))

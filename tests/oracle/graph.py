@@ -1,17 +1,20 @@
 """The paper's object itself, a network N(G, pi, p), with every quantity computed as it is defined.
 
-    h_v     = [ sum_{e = u->v} w_e h_u ]_+             hidden unit; outputs and linear units leave out the [.]_+
-    w_e     = p[pi(e)]                                 or a fixed constant that is no parameter
-    gamma^2 = sum_{z in P} prod_{e in z} w_e^2         P: all paths from an input or bias node to an output
+    h_v     = [ sum_{e = u->v} w_e h_u ]_+    hidden unit; linear units and outputs: no [.]_+
+    w_e     = p[pi(e)]                        or a fixed constant that is no parameter
+    gamma^2 = sum_{z in P} prod_{e in z} w_e^2    P: all paths from inputs and biases to outputs
     kappa_i = 1/2 d^2 gamma^2 / d p_i^2 = kappa1_i + kappa2_i
 
 One path z is one monomial, c_z^2 prod_i q_i^{m_i} with q = p^2, so that
 
-    kappa1_i = sum_z          m_i        q_i^{m_i - 1} c_z^2 prod_{j != i} q_j^{m_j}  = d gamma^2 / d q_i
-    kappa2_i = sum_z  2 m_i (m_i - 1)    q_i^{m_i - 1} c_z^2 prod_{j != i} q_j^{m_j}  = 2 q_i d^2 gamma^2 / d q_i^2
+    kappa1_i = sum_z          m_i        q_i^{m_i - 1} c_z^2 prod_{j != i} q_j^{m_j}
+             = d gamma^2 / d q_i
+    kappa2_i = sum_z  2 m_i (m_i - 1)    q_i^{m_i - 1} c_z^2 prod_{j != i} q_j^{m_j}
+             = 2 q_i d^2 gamma^2 / d q_i^2
 
-Glossary: u, v nodes; e edge; i, j parameters; z path; m_i how often z uses parameter i; c_z product of the
-constants on z; E_i the edges that carry parameter i. Enumeration is exponential in depth: keep networks tiny.
+Glossary: u, v nodes; e edge; i, j parameters; z path; m_i how often z uses parameter i; c_z product
+of the constants on z; E_i the edges that carry parameter i. Enumeration is exponential in depth:
+keep networks tiny.
 """
 
 from __future__ import annotations
@@ -42,8 +45,8 @@ class Edge:
     def __post_init__(self) -> None:
         if (self.parameter is None) == (self.constant is None):
             raise ValueError(
-                f"edge {self.source} -> {self.target} needs either a parameter index or a constant weight, "
-                f"got parameter={self.parameter} and constant={self.constant}"
+                f"edge {self.source} -> {self.target} needs either a parameter index or a constant "
+                f"weight, got parameter={self.parameter} and constant={self.constant}"
             )
 
 
@@ -55,7 +58,7 @@ class Monomial:
     powers: Counter[int]
 
     def value(self, p: Array, lowered: int | None = None, by: int = 0) -> Any:
-        """constant * prod_i p_i^{m_i}, with the power of parameter `lowered` reduced by `by` (never a division)."""
+        """constant * prod_i p_i^{m_i}, the power of `lowered` reduced by `by` (no division)."""
         product = self.constant
         for i, power in self.powers.items():
             product = product * p[i] ** (power - by if i == lowered else power)
@@ -68,10 +71,10 @@ class Monomial:
 
 @dataclass(frozen=True)
 class Network:
-    """N(G, pi, p) without its p: `node_count` nodes, `parameter_count` parameters, edges and the roles of nodes.
+    """N(G, pi, p) without its p: numbers of nodes and parameters, edges and the roles of nodes.
 
-    inputs, outputs, biases: node numbers, disjoint; a bias node has the value 1, an output is a linear unit.
-    linear: further nodes without ReLU (sums, averages). names: one label a node, for reading paths aloud.
+    inputs, outputs, biases: node numbers, disjoint; a bias has the value 1, an output is linear.
+    linear: further nodes without ReLU (sums, averages). names: one label per node, for printing.
     Vectors: p has shape (parameter_count,), x has shape (len(inputs),), results follow `outputs`.
     """
 
@@ -90,7 +93,8 @@ class Network:
         if len(self.topological_order) < self.node_count:
             stuck = sorted(set(range(self.node_count)) - set(self.topological_order))
             raise ValueError(
-                f"the graph has a cycle among or before nodes {stuck}; unfold recurrences over time steps"
+                f"the graph has a cycle among or before nodes {stuck}; unfold recurrences over "
+                "time steps"
             )
 
     def _check_nodes(self) -> None:
@@ -105,7 +109,8 @@ class Network:
         repeated = sorted(node for node, count in Counter(roles).items() if count > 1)
         if repeated:
             raise ValueError(
-                f"nodes {repeated} have more than one role or are listed twice as input, output or bias"
+                f"nodes {repeated} have more than one role or are listed twice as input, output or "
+                "bias"
             )
         if self.names and len(self.names) != self.node_count:
             raise ValueError(f"{len(self.names)} names given for {self.node_count} nodes")
@@ -124,7 +129,7 @@ class Network:
             if edge.target in self.inputs or edge.target in self.biases:
                 raise ValueError(f"{edge} enters an input or bias node, whose value is given")
 
-    # ---- the graph -------------------------------------------------------------------------------------------
+    # ---- the graph -------------------------------------------------------------------------------
 
     @cached_property
     def incoming(self) -> tuple[tuple[int, ...], ...]:
@@ -144,7 +149,7 @@ class Network:
 
     @cached_property
     def topological_order(self) -> tuple[int, ...]:
-        """Nodes so ordered that every edge points forwards; nodes on or behind a cycle are missing."""
+        """Nodes in topological order; nodes on or behind a cycle are missing."""
         waiting_for = [len(edges) for edges in self.incoming]
         order = [v for v in range(self.node_count) if waiting_for[v] == 0]
         for node in order:  # grows while it is read
@@ -159,7 +164,7 @@ class Network:
         """E_i, the edges that carry this parameter."""
         return [edge for edge in self.edges if edge.parameter == parameter]
 
-    # ---- the function ----------------------------------------------------------------------------------------
+    # ---- the function ----------------------------------------------------------------------------
 
     def weights(self, p: ArrayLike) -> Array:
         """w_e = p[pi(e)] or the constant of e; shape (len(edges),)."""
@@ -189,7 +194,7 @@ class Network:
         return self.activations(p, x)[list(self.outputs)]
 
     def gradient(self, p: ArrayLike, x: ArrayLike, output_gradient: ArrayLike) -> Array:
-        """dL/dp_i = sum_{(u->v) in E_i} dL/dz_v h_u, given dL/df of shape (len(outputs),); z_v enters the ReLU."""
+        """dL/dp_i = sum_{(u->v) in E_i} dL/dz_v h_u from dL/df (len(outputs),); z_v enters relu."""
         w, h = self.weights(p), self.activations(p, x)
         delta = np.zeros(self.node_count)
         delta[list(self.outputs)] = output_gradient
@@ -203,7 +208,7 @@ class Network:
                     gradient[edge.parameter] += delta[v] * h[edge.source]
         return gradient
 
-    # ---- paths -----------------------------------------------------------------------------------------------
+    # ---- paths -----------------------------------------------------------------------------------
 
     def paths(self) -> Iterator[Path]:
         """Every path from an input or bias node to an output, as edge indices."""
@@ -234,7 +239,7 @@ class Network:
             )
         return tuple(found)
 
-    # ---- the path regulariser --------------------------------------------------------------------------------
+    # ---- the path regulariser --------------------------------------------------------------------
 
     def gamma_sq_by_paths(self, p: ArrayLike) -> Any:
         """gamma^2 = sum_{z in P} prod_{e in z} w_e^2, by listing the paths."""
@@ -242,11 +247,11 @@ class Network:
         return sum((z.squared().value(q) for z in self.monomials), start=q.dtype.type(0))
 
     def gamma_sq_by_nodes(self, p: ArrayLike) -> Any:
-        """gamma^2 = sum_{v out} gamma_v^2 with gamma_v^2 = sum_{u->v} gamma_u^2 w_{u->v}^2, 1 at inputs and biases."""
+        """gamma^2 = sum_{v out} gamma_v^2; gamma_v^2 = sum_{u->v} gamma_u^2 w_e^2, 1 at inputs."""
         return self.squared_states(p)[list(self.outputs)].sum()
 
     def squared_states(self, p: ArrayLike) -> Array:
-        """gamma_v^2 of every node: its value in the squared network on the all-ones input; shape (node_count,)."""
+        """gamma_v^2 of every node: the squared network on all-ones input; shape (node_count,)."""
         w_sq = self.weights(p) ** 2
         gamma_sq = np.zeros(self.node_count, dtype=w_sq.dtype)
         gamma_sq[[*self.inputs, *self.biases]] = 1.0
@@ -255,7 +260,7 @@ class Network:
         return gamma_sq
 
     def squared_deltas(self, p: ArrayLike) -> Array:
-        """d gamma^2 / d gamma_v^2: the path sum from each node to the outputs, squared; shape (node_count,)."""
+        """d gamma^2 / d gamma_v^2: squared path sums from nodes to outputs; shape (node_count,)."""
         w_sq = self.weights(p) ** 2
         delta = np.zeros(self.node_count, dtype=w_sq.dtype)
         delta[list(self.outputs)] = 1.0
@@ -282,7 +287,7 @@ class Network:
             raise ValueError("every path has weight zero, so shares of the path mass are undefined")
         return flow / total
 
-    # ---- kappa -----------------------------------------------------------------------------------------------
+    # ---- kappa -----------------------------------------------------------------------------------
 
     def kappa1(self, p: ArrayLike) -> Array:
         """kappa1_i = sum_z m_i q_i^{m_i - 1} * (rest of z squared); shape (parameter_count,)."""
@@ -294,7 +299,7 @@ class Network:
         return result
 
     def kappa2(self, p: ArrayLike) -> Array:
-        """kappa2_i = sum_z 2 m_i (m_i - 1) q_i^{m_i - 1} * (rest of z squared); zero unless a path repeats p_i."""
+        """kappa2_i = sum_z 2 m_i (m_i - 1) q_i^{m_i - 1} * (rest)^2; 0 if no path repeats p_i."""
         q = self._parameters(p) ** 2
         result = np.zeros_like(q)
         for z in self.monomials:
@@ -303,7 +308,7 @@ class Network:
         return result
 
     def kappa(self, p: ArrayLike) -> Array:
-        """kappa_i = 1/2 d^2 gamma^2 / d p_i^2 = sum_z m_i (2 m_i - 1) p_i^{2 m_i - 2} * (rest of z squared)."""
+        """kappa_i = 1/2 d^2 gamma^2 / dp_i^2 = sum_z m_i (2 m_i - 1) p_i^{2 m_i - 2} * (rest)^2."""
         p = self._parameters(p)
         result = np.zeros_like(p)
         for z in self.monomials:
@@ -312,7 +317,7 @@ class Network:
                 result[i] += m * (2 * m - 1) * doubled.value(p, lowered=i, by=2)
         return result
 
-    # ---- checks ----------------------------------------------------------------------------------------------
+    # ---- checks ----------------------------------------------------------------------------------
 
     def _is_linear(self, node: int) -> bool:
         return (
@@ -323,7 +328,7 @@ class Network:
         )
 
     def _parameters(self, p: ArrayLike) -> Array:
-        """p as an array of floats (or complex numbers, which gamma^2 and kappa accept as polynomials do)."""
+        """p as floats (or complex numbers, which gamma^2 and kappa accept as polynomials do)."""
         array = np.asarray(p)
         if array.shape != (self.parameter_count,):
             raise ValueError(

@@ -1,13 +1,14 @@
-"""The paper's table of ||kappa2(W_rec)|| / ||kappa1(W_rec)||, printed beside ours: python -m oracle.ratios.
+"""The paper's table of ||kappa2(W_rec)|| / ||kappa1(W_rec)|| and ours: python -m oracle.ratios.
 
-Setting: word-level language model, vocabulary of 10,000 one-hot words in and out, outputs at every step, all weights
-uniform in [-0.1, 0.1], no biases; Frobenius norms over the recurrent matrix. The all-ones input of the squared network
-meets every word, so u_j and v_j are sums of 10,000 squared weights.
+Setting: word-level language model, vocabulary of 10,000 one-hot words in and out, outputs at every
+step, all weights uniform in [-0.1, 0.1], no biases; Frobenius norms over the recurrent matrix. The
+all-ones input of the squared network contains every word, so u_j and v_j are sums of 10,000 squared
+weights.
 
-The paper's convention counts a pair of uses of a weight once, the derivative four times (see errata.py), so the
-"exact" column is four times the "paper" one. With --init identity (W_rec = I, the rest as before) kappa2 lives on the
-diagonal alone, and there kappa2 / kappa1 is T - 2 with outputs at every step, 4 (T - 2) / 3 with the last output only:
-not negligible.
+The paper's convention counts a pair of uses of a weight once, the derivative four times (see
+errata.py), so the "exact" column is four times the "paper" one. With --init identity (W_rec = I,
+the rest as before) kappa2 is nonzero only on the diagonal, and there kappa2 / kappa1 is T - 2 with
+outputs at every step and 4 (T - 2) / 3 with the last output only: not negligible.
 """
 
 from __future__ import annotations
@@ -100,7 +101,10 @@ def _cell(net: SquaredRNN) -> tuple[float, float, float]:
 
 def format_table(table: Sequence[Ratio], with_paper: bool) -> str:
     """The table as text, "mean ± standard deviation over seeds" in each cell."""
-    header = f"{'H':>5} {'T':>5} {'printed':>10} {'paper convention':>23} {'exact':>23} {'exact, diagonal':>23}"
+    header = (
+        f"{'H':>5} {'T':>5} {'printed':>10} "
+        f"{'paper convention':>23} {'exact':>23} {'exact, diagonal':>23}"
+    )
     lines = [header, "-" * len(header)]
     for cell in table:
         printed = PAPER.get(cell.hidden, {}).get(cell.steps) if with_paper else None
@@ -139,17 +143,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in ("seeds", "hidden", "steps"):
         if np.min(getattr(options, name)) < (3 if name == "steps" else 1):
             parser.error(
-                f"--{name} must be at least {3 if name == 'steps' else 1}, got {getattr(options, name)}"
+                f"--{name} must be at least {3 if name == 'steps' else 1}, got "
+                f"{getattr(options, name)}"
             )
     every_step = options.outputs == "every"
     table = ratio_table(
         options.hidden, options.steps, range(options.seeds), options.init, every_step
     )
     print(
-        f"||kappa2(W_rec)|| / ||kappa1(W_rec)||, {options.init} initialisation, outputs at {options.outputs} step,"
+        f"||kappa2(W_rec)|| / ||kappa1(W_rec)||, {options.init} initialisation, outputs at "
+        f"{options.outputs} step,"
     )
     print(
-        f"mean ± standard deviation over {options.seeds} seeds; 'printed' is the figure in the paper\n"
+        f"mean ± standard deviation over {options.seeds} seeds; 'printed' is the figure in the "
+        "paper\n"
     )
     print(format_table(table, with_paper=options.init == "uniform" and every_step))
 

@@ -1,10 +1,11 @@
 """Feasible node-wise rescalings of a network with shared weights, as plain linear algebra.
 
-Rescaling every unit v by alpha_v = exp(beta_v) multiplies the weight of an edge u -> v by exp(beta_v - beta_u). It
-leaves the function alone when inputs, biases and outputs keep beta = 0, and it is feasible when all edges of E_i agree:
+Rescaling every unit v by alpha_v = exp(beta_v) multiplies the weight of an edge u -> v by
+exp(beta_v - beta_u). It keeps the function when inputs, biases and outputs have beta = 0, and it is
+feasible when all edges of E_i agree:
 
-    beta_v - beta_u = beta_v' - beta_u'    for all u->v, u'->v' in E_i        (one parameter, one factor)
-    beta_v - beta_u = 0                    for a constant edge u->v           (its weight cannot change)
+    beta_v - beta_u = beta_v' - beta_u'    for all u->v, u'->v' in E_i (one factor)
+    beta_v - beta_u = 0                    for a constant edge u->v    (fixed weight)
     beta_v = 0                             for inputs, biases and outputs
 
 The solutions are a linear space: the null space of these equations.
@@ -21,7 +22,7 @@ from .graph import Array, Edge, Network
 def feasible_rescalings(network: Network) -> Array:
     """An orthonormal basis of all feasible beta = log alpha; shape (dimension, node_count).
 
-    Theorem 1: for an RNN the dimension is the number of hidden units, whatever the number of time steps.
+    Theorem 1: for an RNN the dimension is the number of hidden units, for any number of time steps.
     """
     equations = _equations(network)
     _, singular_values, rows = np.linalg.svd(equations, full_matrices=True)
@@ -31,12 +32,12 @@ def feasible_rescalings(network: Network) -> Array:
 
 
 def rescale(network: Network, p: ArrayLike, beta: ArrayLike) -> Array:
-    """p_i exp(beta_v - beta_u) for (u->v) in E_i: the parameters after multiplying unit v by exp(beta_v)."""
+    """p_i exp(beta_v - beta_u) for (u->v) in E_i: the parameters after scaling by exp(beta)."""
     return np.asarray(p, dtype=np.float64) * np.exp(log_factors(network, beta))
 
 
 def log_factors(network: Network, beta: ArrayLike) -> Array:
-    """beta_v - beta_u for (u->v) in E_i, 0 for a parameter without edges; shape (parameter_count,)."""
+    """beta_v - beta_u for (u->v) in E_i, 0 for parameters without edges; (parameter_count,)."""
     beta = np.asarray(beta, dtype=np.float64)
     if beta.shape != (network.node_count,):
         raise ValueError(

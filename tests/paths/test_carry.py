@@ -113,7 +113,7 @@ def test_balance_and_given_numbers_carry_the_state_too() -> None:
 @pytest.mark.parametrize("name", TORCH)
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_torch_s_optimisers_hold_what_they_would_have_held(name: str, wrapped: bool) -> None:
-    """At a rate of zero the net stands still: its moments are those of a net rescaled before the first step."""
+    """At lr = 0 the net stays as it is: its moments are those of a net rescaled before step 1."""
     held = []
     for before in (True, False):
         model, x = prepared("mlp")

@@ -13,7 +13,7 @@ from pathsgd.paths import chain
 
 
 class Tied(nn.Module):
-    """An autoencoder whose decoder is the encoder turned round, and which does something in the middle."""
+    """An autoencoder whose decoder is the transposed encoder, with operations in the middle."""
 
     def __init__(self, middle: str = "nothing", *, bias: bool = True) -> None:
         super().__init__()

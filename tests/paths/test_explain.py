@@ -1,4 +1,4 @@
-"""The support report: every operation with its rule, what follows for the parameters, and why a model is refused."""
+"""The support report: each operation's rule, its effect on parameters, reasons for a refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an optimiser measures in float32, against the same in float64 and against the general route."""
+"""An optimiser's float32 measurements against float64 and against the general route."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def compare(net: nn.Module, x: Tensor, rtol: float) -> None:
     exact = Geometry(net).measure((x,))
     assert fast.log_gamma_sq == pytest.approx(exact.log_gamma_sq, rel=1e-6, abs=1e-4)
     for name, kappa in exact.kappa.items():
-        # The output bias has 1 / gamma^2 itself, where the errors of all steps add up; elsewhere they cancel.
+        # The output bias has 1 / gamma^2 itself, where errors of all steps add up; elsewhere they
+        # cancel.
         slack = 1e-4 if name == "out.bias" else 0.0
         torch.testing.assert_close(fast.kappa[name].double(), kappa, rtol=rtol + slack, atol=0)
     assert fast.flow and exact.flow
@@ -145,7 +146,8 @@ def test_whitenings_are_roots_of_the_inverse_metric(rho: float) -> None:
             assert found[name].dtype == p.dtype
             wanted = torch.where(K[name] > 0, K[name].rsqrt(), 0.0)
             torch.testing.assert_close(found[name].expand_as(p).double(), wanted, rtol=1e-6, atol=0)
-        # Written over an earlier result, whatever that was: of another scale, or one tensor for two parameters.
+        # Overwrites an earlier result of any content: another scale, or one tensor for two
+        # parameters.
         last = {name: tensor.clone() for name, tensor in found.items()}
         last["rnn.bias_hh_l0"] = last["rnn.bias_ih_l0"]
         again = whitenings(measured, parameters, Metric(rho), last=last)

@@ -1,4 +1,4 @@
-"""gamma^2 as a term of a loss: its gradient is 2 p kappa1, for every case, every order and every length."""
+"""gamma^2 as a loss term: its gradient is 2 p kappa1, for every case, order and length."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_gradient_is_twice_p_kappa1(name: str) -> None:
 
 
 class OfParameters(torch.autograd.Function):
-    """A measurement of a model as a function of its parameters' values, for gradcheck to move them."""
+    """A measurement as a function of the parameters' values, which gradcheck perturbs."""
 
     @staticmethod
     def forward(ctx: Any, model: nn.Module, measure: Any, *values: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ def test_finite_differences_agree(name: str, quantity: str) -> None:
 
 @pytest.mark.parametrize("size", [0.01, 2.0])
 def test_the_logarithm_has_a_finite_gradient_at_any_length(size: float) -> None:
-    """Its sum over p dlog/dp of a matrix counts the uses of that matrix on a path, whatever gamma^2 is."""
+    """Its sum over p dlog/dp of a matrix counts that matrix's uses on a path, for any gamma^2."""
     torch.manual_seed(0)
     net, x = models.ReadRNN(1, 3, 1, bias=False), torch.ones(4000, 1, 1)
     with torch.no_grad():

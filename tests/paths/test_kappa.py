@@ -37,7 +37,7 @@ def leaky() -> tuple[nn.Module, Tensor]:
 
 
 def test_the_estimate_is_unbiased() -> None:
-    """Its mean over many draws is the exact second term, within five standard errors of every entry."""
+    """Its mean over many draws is the exact second term, within 5 standard errors everywhere."""
     net, x = loop()
     measured = Kappa(record(net, (x,)), dict(net.named_parameters()))
     exact = measured.second()["w_rec"]

@@ -1,4 +1,4 @@
-"""Nothing overflows, vanishes or loses its digits at any length: judged by decimals without exponent limits."""
+"""No overflow, underflow or loss of digits at any length: checked by unbounded decimals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def total(terms: list[Series]) -> Series:
 
 
 class DecimalRNN:
-    """The squared network of models.ReadRNN, one series a unit, differentiated in q[name][index]."""
+    """The squared network of models.ReadRNN, a series per unit; derivative in q[name][index]."""
 
     def __init__(self, net: models.ReadRNN, name: str, index: tuple[int, ...]) -> None:
         self.net, self.q = net, {}
@@ -134,7 +134,7 @@ def test_two_layers() -> None:
 
 
 def test_two_directions_whose_growth_makes_a_valley_in_time() -> None:
-    """Both directions grow away from their start, so the layer above sees much at both ends and little between."""
+    """Both directions grow from their start: the layer above sees most at both ends."""
     net = he_initialised(num_layers=2, bidirectional=True, every_step=True)
     with torch.no_grad():
         net.weight_hh_l1.mul_(0.05)

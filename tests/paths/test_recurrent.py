@@ -1,4 +1,4 @@
-"""The closed form for plain recurrent nets against the general route, which shares no code with it."""
+"""The closed form for plain recurrent nets against the general route; they share no code."""
 
 from __future__ import annotations
 

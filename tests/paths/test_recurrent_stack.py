@@ -53,7 +53,7 @@ def make(
     vocabulary: int = 0,
     **options: object,
 ) -> tuple[Net, Tensor]:
-    """A net whose recurrent matrices have a gain, and whose units are scaled by up to `spread` and back."""
+    """A net with a gain on its recurrent matrices and units scaled by up to `spread` and back."""
     torch.manual_seed(steps + hidden)
     net = Net(hidden, read, vocabulary, **options)
     shape = (2, steps) if net.rnn.batch_first else (steps, 2)

@@ -35,7 +35,7 @@ def test_free_nodes_of_the_usual_nets() -> None:
 
 
 def test_a_residual_net_of_convolutions_with_batch_norm() -> None:
-    """The stem and both blocks' sums are one space of four; each norm's outputs are another, its inputs are fixed."""
+    """The stem and both blocks' sums share a space of four; each norm's outputs are another."""
 
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -73,7 +73,7 @@ def test_fixed_maps_between_units() -> None:
 
 
 def test_weights_computed_from_weights() -> None:
-    """A product of two matrices has units of its own between them, and one scale as a whole; so has a sum."""
+    """A product of two matrices has units between them and one overall scale; so has a sum."""
     factored = Weights(
         lambda m, x: F.linear(x, m.a @ m.b).relu() @ m.c, a=(4, 2), b=(2, 3), c=(4, 1)
     ).double()

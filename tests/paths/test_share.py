@@ -32,7 +32,7 @@ def test_a_layer_that_every_path_crosses_has_them_all() -> None:
 
 
 def test_a_recurrent_matrix_counts_its_uses_at_any_length() -> None:
-    """From the identity every path of s steps uses it s - 1 times, and all lengths up to T weigh the same."""
+    """From the identity paths of s steps use it s - 1 times; all lengths to T weigh the same."""
     net = models.ReadRNN(1, 3, 1, bias=False)
     torch.nn.init.eye_(net.weight_hh_l0)
     share = pathsgd.path_share(net, torch.ones(2001, 1, 1))

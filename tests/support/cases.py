@@ -1,7 +1,7 @@
-"""The one table of cases. Every rule is met by at least one of them, and every case is judged by independent oracles:
+"""The one table of cases. Each rule is used by at least one; each has independent oracles:
 
-- its twin, a model whose ordinary forward pass with squared parameters on all-ones inputs is the squared network (by
-  default the model itself), differentiated by torch;
+- its twin, a model whose ordinary forward pass with squared parameters on all-ones inputs is the
+  squared network (by default the model itself), differentiated by torch;
 - an explicit graph of oracle, where one is given, whose paths are enumerated.
 """
 
@@ -22,21 +22,29 @@ from support.models import Apply, Weights
 from support.operations import OPERATIONS
 
 NETS: dict[str, Case] = {
-    "mlp": Case(lambda: models.mlp([3, 2, 2, 2]), ((1, 3),), reference=lambda: build.mlp([3, 2, 2, 2])),
+    "mlp": Case(lambda: models.mlp([3, 2, 2, 2]), ((1, 3),),
+                reference=lambda: build.mlp([3, 2, 2, 2])),
     "mlp without bias": Case(
-        lambda: models.mlp([2, 3, 1], bias=False), ((1, 2),), reference=lambda: build.mlp([2, 3, 1], bias=False)
+        lambda: models.mlp([2, 3, 1], bias=False), ((1, 2),),
+        reference=lambda: build.mlp([2, 3, 1], bias=False)
     ),
     "mlp with in-place units": Case(
-        lambda: models.mlp([2, 3, 2], inplace=True), ((1, 2),), reference=lambda: build.mlp([2, 3, 2])
+        lambda: models.mlp([2, 3, 2], inplace=True), ((1, 2),),
+        reference=lambda: build.mlp([2, 3, 2])
     ),
-    "mlp, unbatched": Case(lambda: models.mlp([2, 3, 1]), ((2,),), None, reference=lambda: build.mlp([2, 3, 1])),
-    "conv1d": Case(models.ConvNet, ((1, 2, 5),), reference=lambda: build.conv1d(2, 2, 3, 5, 1, 2, outputs=2)),
+    "mlp, unbatched": Case(lambda: models.mlp([2, 3, 1]), ((2,),), None,
+                           reference=lambda: build.mlp([2, 3, 1])),
+    "conv1d": Case(models.ConvNet, ((1, 2, 5),),
+                   reference=lambda: build.conv1d(2, 2, 3, 5, 1, 2, outputs=2)),
     "residual": Case(
-        lambda: models.Residual(2, 2, 2, 2, 2), ((1, 2),), reference=lambda: build.residual(2, 2, 2, 2, blocks=2)
+        lambda: models.Residual(2, 2, 2, 2, 2), ((1, 2),),
+        reference=lambda: build.residual(2, 2, 2, 2, blocks=2)
     ),
-    "chain": Case(lambda: models.Chain(3), ((1, 1),), reference=lambda: build.chain(3), fewer_nodes=True),
+    "chain": Case(lambda: models.Chain(3), ((1, 1),), reference=lambda: build.chain(3),
+                  fewer_nodes=True),
     "rnn": Case(
-        lambda: models.ReadRNN(2, 2, 2), ((4, 1, 2),), 1, reference=lambda: build.rnn(2, [2], 2, steps=4)
+        lambda: models.ReadRNN(2, 2, 2), ((4, 1, 2),), 1,
+        reference=lambda: build.rnn(2, [2], 2, steps=4)
     ),
     "rnn, every step, no bias": Case(
         lambda: models.ReadRNN(2, 2, 1, True, bias=False, batch_first=True), ((1, 3, 2),),
@@ -59,25 +67,31 @@ NETS: dict[str, Case] = {
         reference=lambda: build.rnn(1, [2], None, steps=3, every_step=True),
     ),
     "rnn, unbatched": Case(
-        lambda: models.ReadRNN(2, 2, 2), ((4, 2),), None, reference=lambda: build.rnn(2, [2], 2, steps=4)
+        lambda: models.ReadRNN(2, 2, 2), ((4, 2),), None,
+        reference=lambda: build.rnn(2, [2], 2, steps=4)
     ),
     "rnn with a learnt initial state": Case(
-        lambda: models.LearntStart(1, 2), ((3, 1, 1),), 1, reference=lambda: graphs.learnt_start(1, 2, 3)
+        lambda: models.LearntStart(1, 2), ((3, 1, 1),), 1,
+        reference=lambda: graphs.learnt_start(1, 2, 3)
     ),
     "hand-written loop": Case(
-        lambda: models.HandLoop(2, 2, 1), ((3, 1, 2),), 1, reference=lambda: graphs.hand_loop(2, 2, 1, 3, False)
+        lambda: models.HandLoop(2, 2, 1), ((3, 1, 2),), 1,
+        reference=lambda: graphs.hand_loop(2, 2, 1, 3, False)
     ),
     "hand-written loop, every step": Case(
         lambda: models.HandLoop(1, 2, 1, True), ((3, 1, 1),), 1,
         reference=lambda: graphs.hand_loop(1, 2, 1, 3, True),
     ),
-    "hand-written loop from a learnt state": Case(lambda: models.StartedLoop(2, 2), ((3, 1, 2),), 1),
+    "hand-written loop from a learnt state": Case(lambda: models.StartedLoop(2, 2), ((3, 1, 2),),
+        1),
     "rnn cell in a loop": Case(lambda: models.CellLoop(2, 2, 1), ((1, 3, 2),)),
     "packed sequence": Case(
-        lambda: models.Packed(2, 2, num_layers=2, bidirectional=True), ((1, 4, 2), torch.tensor([3]))
+        lambda: models.Packed(2, 2, num_layers=2, bidirectional=True),
+        ((1, 4, 2), torch.tensor([3]))
     ),
     "tied autoencoder": Case(
-        lambda: models.TiedAutoencoder(2, 3), ((1, 2),), reference=lambda: graphs.tied_autoencoder(2, 3)
+        lambda: models.TiedAutoencoder(2, 3), ((1, 2),),
+        reference=lambda: graphs.tied_autoencoder(2, 3)
     ),
     "tied language model": Case(
         lambda: models.TiedLanguageModel(3, 2), (torch.zeros(1, 3, dtype=torch.long),),
@@ -88,7 +102,8 @@ NETS: dict[str, Case] = {
         lambda: models.CalledTwice(2), ((1, 2),), reference=lambda: graphs.called_twice(2)
     ),
     "batch norm": Case(
-        lambda: nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2)), ((1, 2),),
+        lambda: nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2)),
+        ((1, 2),),
         twin=lambda: nn.Sequential(nn.Linear(2, 3), SquaredNorm(3), nn.ReLU(), nn.Linear(3, 2)),
         reference=lambda: graphs.batch_norm(*statistics("batch norm")),
     ),
@@ -98,25 +113,29 @@ NETS: dict[str, Case] = {
     ),
     "batch norm that trains, channels": Case(
         lambda: Training(
-            nn.Conv1d(2, 3, 2, padding=1), nn.BatchNorm1d(3, track_running_stats=False), nn.Conv1d(3, 1, 2)
+            nn.Conv1d(2, 3, 2, padding=1), nn.BatchNorm1d(3, track_running_stats=False),
+            nn.Conv1d(3, 1, 2)
         ),
         ((1, 2, 3),),
         twin=lambda: nn.Sequential(
-            nn.Conv1d(2, 3, 2, padding=1), DividedNorm(3, track_running_stats=False), nn.Conv1d(3, 1, 2)
+            nn.Conv1d(2, 3, 2, padding=1), DividedNorm(3, track_running_stats=False),
+            nn.Conv1d(3, 1, 2)
         ),
     ),
     "a mean on the graph": between(
         lambda h: h.mean(1, keepdim=True), reference=lambda: graphs.between([[0, 1, 2, 3]], 1 / 4)
     ),
     "a max pool on the graph": between(
-        lambda h: F.max_pool1d(h, 2, 1), 1, 4, reference=lambda: graphs.between([[0, 1], [1, 2], [2, 3]], 1.0)
+        lambda h: F.max_pool1d(h, 2, 1), 1, 4,
+        reference=lambda: graphs.between([[0, 1], [1, 2], [2, 3]], 1.0)
     ),
     "an average pool on the graph": between(
         lambda h: F.avg_pool1d(h, 2), 1, 4, fewer_nodes=True,
         reference=lambda: graphs.between([[0, 1], [2, 3]], 1 / 2),
     ),
     "two inputs": Case(
-        partial(Weights, lambda m, x, y: F.relu(x @ m.a.T + y @ m.b.T) @ m.c.T, a=(3, 2), b=(3, 1), c=(1, 3)),
+        partial(Weights, lambda m, x, y: F.relu(x @ m.a.T + y @ m.b.T) @ m.c.T, a=(3, 2), b=(3, 1),
+                c=(1, 3)),
         ((1, 2), (1, 1)), reference=graphs.two_inputs,
     ),
 }  # fmt: skip
@@ -150,7 +169,7 @@ class Training(nn.Sequential):
 
 
 class DividedNorm(nn.BatchNorm1d):
-    """Batch norm's training form as a squared network: q x / [mean of x over the channel] + q_bias."""
+    """Batch norm's training form as a squared network: q x / [channel mean of x] + q_bias."""
 
     def forward(self, x: Tensor) -> Tensor:
         column = [1, -1] + [1] * (x.dim() - 2)

@@ -29,8 +29,8 @@ class Case:
     twin_inputs: tuple[Any, ...] | None = None
     reference: Callable[[], tuple[Network, Layout]] | None = None
     fewer_nodes: bool = field(default=False)
-    """The library finds fewer free nodes than the reference: it keeps all uses of a weight between the same two nodes,
-    and all positions of a channel in a pool together."""
+    """The library finds fewer free nodes than the reference: it keeps all uses of a weight between
+    the same two nodes, and all positions of a channel in a pool together."""
 
     def build(self, name: str) -> nn.Module:
         """The model in float64 with weights from a seed of its own, in inference mode."""
@@ -72,9 +72,10 @@ def _first(result: Any) -> Tensor:
 
 
 def squared_map(operation: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """The squared network of an operation without parameters: its matrix and offset, squared entry by entry.
+    """The squared network of an operation without parameters: its squared matrix and offset.
 
-    Column i is the response to a single active unit, which is also how a path through unit i passes a max-pool.
+    Column i is the response to a single active unit; a path through unit i passes a max-pool the
+    same way.
     """
 
     def apply(h: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
-"""Runs that are stopped at every change they make to the disk, and what becomes of them when they go on.
+"""Runs interrupted at every change they make to the disk, and their results when resumed.
 
-``python -m support.crash`` (from tests/) knocks at all of them and prints the table of docs/reliability.md.
+``python -m support.crash`` (from tests/) interrupts all of them and prints the table of
+docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class Uninterrupted:
     outcomes: list[Any]
 
     def moments(self, stop: Stop) -> list[int]:
-        """After how many changes it can be stopped so: a write can be torn, everything else is done or not."""
+        """The numbers of changes at which it can stop so: a write can be torn, nothing else can."""
         if stop == "torn":
             return [count for count, change in enumerate(self.changes) if change.call == "write"]
         return list(range(len(self.changes) + 1))
@@ -179,7 +180,7 @@ def failed(
 
 
 def table() -> str:
-    """Every scenario, knocked at every moment: how often, and how often the result was not the same."""
+    """Every scenario, interrupted at every moment: how often, and how many results differed."""
     lines = [
         "| what was knocked | changes to the disk | stops | failing calls | other results |",
         "|---|---|---|---|---|",

@@ -1,18 +1,21 @@
 """A device that is not the CPU, on a machine that has none.
 
-`model.to(DEVICE)` moves a model to the device "elsewhere", which is a real torch device: factory functions make tensors
-there, autograd runs its backward passes there, torch.optim takes its foreach path. The data lie in CPU memory, behind
-the tensors, and each operation is computed there. What a GPU would refuse is refused here as well:
+`model.to(DEVICE)` moves a model to the device "elsewhere", which is a real torch device: factory
+functions make tensors there, autograd runs its backward passes there, torch.optim takes its foreach
+path. The data are in CPU memory, behind the tensors, and each operation is computed there. What a
+GPU would refuse is refused here as well:
 
-    tensors of two devices in one operation (a CPU tensor without dimensions may meet a pointwise operation, and a CPU
-    tensor may index: torch allows both on a GPU)
-    the address of the data (`data_ptr`), numpy, `tolist` (on a GPU `tolist` waits and copies; here nobody may call it)
+    tensors of two devices in one operation (as on a GPU, a CPU tensor without dimensions may
+    meet a pointwise operation, and a CPU tensor may index)
+    the address of the data (`data_ptr`), numpy, `tolist` (on a GPU `tolist` waits and copies;
+    here it is an error)
 
 `counting()` counts what a step costs on such a device:
 
     launches   operations on the device; a whole `torch._foreach_*` call is one of them
-    syncs      moments at which the host waits for the device: a value is read back, a tensor is copied to the host, the
-               size of a result depends on data, or a CPU tensor is copied to the device without non_blocking
+    syncs      moments at which the host waits for the device: a value is read back, a tensor is
+               copied to the host, the size of a result depends on data, or a CPU tensor is
+               copied to the device without non_blocking
     names      how often each operation was launched, for messages
 """
 
@@ -51,7 +54,7 @@ _INDEXING = {
 }
 # Lengths lie on the CPU, also for sequences that lie elsewhere.
 _WITH_LENGTHS = {"_pack_padded_sequence", "_pad_packed_sequence", "_pack_padded_sequence_backward"}
-# Nothing is computed: memory is allocated, or the result is another view although the schema does not say so.
+# No computation: memory is allocated, or the result is a view although the schema does not say so.
 _FREE = {
     "empty",
     "empty_like",
@@ -109,14 +112,15 @@ def _count_sync(name: str) -> None:
 
 
 class DeviceTensor(Tensor):
-    """A tensor on the device; `_data` is the CPU tensor that it stands for, with its strides and memory."""
+    """A tensor on the device; `_data` is the CPU tensor behind it, with its strides and memory."""
 
     _data: Tensor
 
     @staticmethod
     def __new__(cls, data: Tensor) -> DeviceTensor:
         tensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, data.size(), strides=data.stride(), storage_offset=data.storage_offset(), dtype=data.dtype,
+            cls, data.size(), strides=data.stride(), storage_offset=data.storage_offset(),
+            dtype=data.dtype,
             device=DEVICE,
         )  # fmt: skip
         tensor._data = data
@@ -128,7 +132,8 @@ class DeviceTensor(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return _run(func, args, kwargs or {})
 
-    # Named so by torch: with them Module.to swaps tensors in place, as on a GPU, and tied parameters stay tied.
+    # torch's names: with them Module.to swaps tensors in place, as on a GPU, and tied parameters
+    # stay tied.
     def __tensor_flatten__(self) -> tuple[list[str], None]:
         return ["_data"], None
 
@@ -173,11 +178,11 @@ def _rebuild(data: Tensor, requires_grad: bool, is_param: bool) -> Tensor:
 
 
 def to_cpu(thing: Any) -> Any:
-    """Everything in a nested structure, from the device, without being counted: for the eyes of a test."""
+    """Everything in a nested structure, copied from the device for a test, not counted."""
     return tree_map_only(DeviceTensor, lambda t: t._data.detach().clone(), thing)
 
 
-# ---- how an operation is run -----------------------------------------------------------------------------------
+# ---- how an operation is run ---------------------------------------------------------------------
 
 
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -258,7 +263,7 @@ def _check_metadata(func: Any, name: str, before: list[tuple[DeviceTensor, Any, 
             )
 
 
-# ---- the device is registered once, when this module is imported ------------------------------------------------
+# ---- the device is registered once, when this module is imported ---------------------------------
 
 
 def _factory(func: Any) -> Callable[..., Any]:
@@ -351,6 +356,6 @@ def _register() -> torch.library.Library:
 
 
 _LIBRARY = _register()  # the registrations live as long as this object
-# Else a thread of autograd's own computes backward passes there, and ends the process when Python ends before it.
+# Otherwise autograd's own thread computes backward passes there, and crashes if Python ends first.
 torch.autograd.set_multithreading_enabled(False)
 torch.serialization.add_safe_globals([_rebuild])

@@ -1,7 +1,7 @@
 """A disk that remembers what it was told, to ask what is left of it after a stop at any moment.
 
-    with Recorder(folder) as recorder: ...      every change below the folder, in order
-    after(start, changes, count, stop)          the tree of files that a stop after ``count`` changes leaves
+    with Recorder(folder) as recorder: ...    every change below the folder, in order
+    after(start, changes, count, stop)        the files left by a stop after ``count`` changes
 
 A stop is one of
 
@@ -10,8 +10,8 @@ A stop is one of
     cut         the power fails: only what was flushed is there, of files and of names in folders
     renamed     the power fails: all names are there, but of contents only what was flushed
 
-The model knows inodes: ``fsync`` of a file keeps its bytes, ``fsync`` of a folder keeps the names in it, nothing else
-keeps anything.
+The model knows inodes: ``fsync`` of a file keeps its bytes, ``fsync`` of a folder keeps the names
+in it; nothing else is durable.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Change:
 
 
 class Recorder:
-    """Notes every change below a folder; makes the ``fail_at``-th and those after it fail, if asked.
+    """Records every change below a folder; if asked, the ``fail_at``-th and later ones fail.
 
     fail_at: number of the first call that fails, counted from 0, with ``error``.
     lasting: whether all calls after it that need room on the disk fail too.

@@ -98,7 +98,7 @@ def called_twice(width: int) -> Drawn:
 
 
 def between(windows: list[list[int]], weight: float, units: int = 4) -> Drawn:
-    """models.Between with an operation whose output k joins the entries windows[k] by edges of one fixed weight."""
+    """models.Between: output k joins the entries windows[k] by edges of one fixed weight."""
     draw = GraphBuilder()
     first, first_bias = (
         draw.parameter("first.weight", units, 2),

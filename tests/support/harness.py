@@ -1,4 +1,4 @@
-"""The kernels compiled together with a program that compares them with plain loops (tests/kernels/harness.cpp)."""
+"""The kernels with a program that compares them with plain loops (tests/kernels/harness.cpp)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[
 
 
 def build_harness(folder: Path, vector_bytes: int, flags: list[str]) -> Path:
-    """The program, for vectors of this many bytes: the compiler makes them of shorter ones where it must."""
+    """The program for vectors of this many bytes; the compiler splits them where it must."""
     assert COMPILER is not None
     sources = Path(pathsgd.__file__).parent / "kernels" / "src"
     kernel = sorted(path for path in sources.glob("*.cpp") if path.name != "threads.cpp")

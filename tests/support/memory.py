@@ -1,4 +1,4 @@
-"""How much of a sharded model is whole at once while a step is taken, as torch's allocator saw it."""
+"""Peak share of a sharded model that is whole during a step, as torch's allocator reports it."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ def shard(model: nn.Module, mesh: DeviceMesh | None = None) -> nn.Module:
 
 
 def peaks_of(kind: str) -> tuple[list[float], int]:
-    """The most that was whole at once in each of some steps with a measurement, in layers; the collectives of one.
+    """The peak in layers over some steps with a measurement; the collectives of one step.
 
-    Layers of single precision. What is smaller than such a layer does not count: parts, in four processes or more.
+    Layers of single precision. Anything smaller than such a layer is ignored: shards, in four
+    processes or more.
     """
     torch.manual_seed(0)
     layer, width, shape = KINDS[kind]

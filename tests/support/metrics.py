@@ -13,9 +13,9 @@ from pathsgd.metric.geometry import Measure
 def slow_metric(
     measured: Measure, parameters: Mapping[str, Tensor], rho: float
 ) -> dict[str, Tensor]:
-    """K = kappa / gamma^2 / (phi_s phi_d)^(rho/2) of every entry; 1 for parameters that no rescaling changes.
+    """K = kappa / gamma^2 / (phi_s phi_d)^(rho/2) per entry; 1 for parameters that never rescale.
 
-    phi counts as at least a tenth of what a unit of its layer has on average, edges into such a unit in proportion.
+    phi is floored at a tenth of its layer's average unit; edges into such a unit in proportion.
     """
     edges = {name: measured.spaces.edges[name] for name in measured.kappa}
     phi = torch.zeros(measured.spaces.count + 1, dtype=torch.float64)

@@ -82,7 +82,7 @@ class ReadRNN(nn.RNN):
 
 
 class StartedLoop(nn.Module):
-    """A hand-written recurrence over (T, B, I) from a learnt state, with two biases added up before they are used."""
+    """A hand-written recurrence over (T, B, I) from a learnt state; two biases are added first."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class TiedAutoencoder(nn.Module):
 
 
 class TiedLanguageModel(nn.Module):
-    """Embedding, ReLU RNN, and an output layer whose weight is the embedding: predictions at every step, (B, T) in."""
+    """Embedding, ReLU RNN, output tied to the embedding: predictions at every step; (B, T) in."""
 
     def __init__(self, vocabulary: int, width: int, padding_idx: int | None = None) -> None:
         super().__init__()
@@ -215,7 +215,7 @@ class TiedLanguageModel(nn.Module):
 
 
 class OnesLanguageModel(TiedLanguageModel):
-    """The same network on ones over its vocabulary, (B, T, V): a lookup as a product with one-hot rows."""
+    """The same network on ones over its vocabulary, (B, T, V): a lookup as a product."""
 
     def forward(self, x: Tensor) -> Tensor:
         states, _ = self.rnn(x @ self.embedding.weight)
@@ -234,7 +234,7 @@ class CalledTwice(nn.Module):
 
 
 class Packed(nn.Module):
-    """Padded sequences (B, T, I) and their lengths, packed for the RNN, unpacked for the read-out of every step."""
+    """Padded sequences (B, T, I) and lengths: packed for the RNN, unpacked for the output."""
 
     def __init__(self, inputs: int, hidden: int, **options: Any) -> None:
         super().__init__()

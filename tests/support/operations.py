@@ -212,26 +212,36 @@ SHAPED_OPERATIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]]
 
 # Parameters as weights, in every spelling.
 WEIGHTED_OPERATIONS: dict[str, Case] = {
-    "matmul": weights(lambda m, x: torch.matmul(torch.matmul(x, m.a).relu(), m.b), (1, 2), a=(2, 3), b=(3, 1)),
-    "at, transposed weights": weights(lambda m, x: (x @ m.a.T).relu() @ m.b.mT, (1, 2), a=(3, 2), b=(1, 3)),
-    "at from the right": weights(lambda m, x: m.a.__rmatmul__(x).relu() @ m.b, (1, 2), a=(2, 3), b=(3, 1)),
-    "weights on the left": weights(lambda m, x: m.b @ (m.a @ x).relu(), (2, 1), batch=1, a=(3, 2), b=(1, 3)),
+    "matmul": weights(lambda m, x: torch.matmul(torch.matmul(x, m.a).relu(), m.b), (1, 2), a=(2, 3),
+                      b=(3, 1)),
+    "at, transposed weights": weights(lambda m, x: (x @ m.a.T).relu() @ m.b.mT, (1, 2), a=(3, 2),
+                                      b=(1, 3)),
+    "at from the right": weights(lambda m, x: m.a.__rmatmul__(x).relu() @ m.b, (1, 2), a=(2, 3),
+                                 b=(3, 1)),
+    "weights on the left": weights(lambda m, x: m.b @ (m.a @ x).relu(), (2, 1), batch=1, a=(3, 2),
+                                   b=(1, 3)),
     "mm": weights(lambda m, x: torch.mm(x.mm(m.a).relu(), m.b), (1, 2), a=(2, 3), b=(3, 1)),
-    "mv and dot": weights(lambda m, x: torch.dot(m.a.mv(x).relu(), m.b)[None], (2,), batch=None, a=(3, 2), b=(3,)),
+    "mv and dot": weights(lambda m, x: torch.dot(m.a.mv(x).relu(), m.b)[None], (2,), batch=None,
+                          a=(3, 2), b=(3,)),
     "bmm": weights(
         lambda m, x: torch.bmm(torch.bmm(x.transpose(0, 1), m.a).relu(), m.b).transpose(0, 1),
         (1, 2, 3), a=(2, 3, 2), b=(2, 2, 1),
     ),
-    "batched product, broadcast": weights(lambda m, x: (x @ m.a).relu() @ m.b, (1, 1, 1, 3), a=(2, 3, 2), b=(2, 1)),
-    "inner": weights(lambda m, x: torch.inner(torch.inner(x, m.a).relu(), m.b), (1, 2), a=(3, 2), b=(2, 3)),
+    "batched product, broadcast": weights(lambda m, x: (x @ m.a).relu() @ m.b, (1, 1, 1, 3),
+        a=(2, 3, 2), b=(2, 1)),
+    "inner": weights(lambda m, x: torch.inner(torch.inner(x, m.a).relu(), m.b), (1, 2), a=(3, 2),
+                     b=(2, 3)),
     "addmm": weights(
-        lambda m, x: torch.addmm(m.c, x.addmm(x, m.a).relu(), m.b), (1, 2), a=(2, 2), b=(2, 1), c=(1,)
+        lambda m, x: torch.addmm(m.c, x.addmm(x, m.a).relu(), m.b), (1, 2), a=(2, 2), b=(2, 1),
+        c=(1,)
     ),
     "addmm with factors": Case(
-        partial(Weights, lambda m, x: torch.addmm(m.b, x, m.a, beta=0.5, alpha=-2), a=(2, 2), b=(1, 2)), ((1, 2),),
+        partial(Weights, lambda m, x: torch.addmm(m.b, x, m.a, beta=0.5, alpha=-2), a=(2, 2),
+                b=(1, 2)), ((1, 2),),
         twin=partial(Weights, lambda m, x: 0.25 * m.b + 4 * x @ m.a, a=(2, 2), b=(1, 2)),
     ),
-    "addmv": weights(lambda m, x: torch.addmv(m.c, m.a, x).relu() * m.b, (2,), batch=None, a=(3, 2), b=(3,), c=(3,)),
+    "addmv": weights(lambda m, x: torch.addmv(m.c, m.a, x).relu() * m.b, (2,), batch=None, a=(3, 2),
+                     b=(3,), c=(3,)),
     "baddbmm": weights(
         lambda m, x: torch.baddbmm(m.c, x, m.a.expand(x.shape[0], -1, -1)).relu() @ m.b,
         (1, 2, 3), a=(1, 3, 2), b=(2, 1), c=(1, 1, 2),
@@ -241,11 +251,13 @@ WEIGHTED_OPERATIONS: dict[str, Case] = {
         (1, 2), a=(2, 2, 3), b=(2, 3, 1),
     ),
     "einsum with dots": weights(
-        lambda m, x: torch.einsum("...i,oi->...o", torch.einsum("b...i, oi -> b...o", [x, m.a]).relu(), m.b),
+        lambda m,
+        x: torch.einsum("...i,oi->...o", torch.einsum("b...i, oi -> b...o", [x, m.a]).relu(), m.b),
         (1, 2, 2), a=(3, 2), b=(1, 3),
     ),
     "einsum by index lists": weights(
-        lambda m, x: torch.einsum(torch.einsum(x, [0, 1], m.a, [1, 2], [0, 2]).relu(), [0, 1], m.b, [1], [0]),
+        lambda m,
+        x: torch.einsum(torch.einsum(x, [0, 1], m.a, [1, 2], [0, 2]).relu(), [0, 1], m.b, [1], [0]),
         (1, 2), a=(2, 3), b=(3,),
     ),
     "units on constants": weights(
@@ -253,8 +265,10 @@ WEIGHTED_OPERATIONS: dict[str, Case] = {
         (1, 2), a=(2, 1), b=(2, 1), slope=(1,),
     ),
     "without a batch": Case(
-        partial(Weights, lambda m, x: (x.view(2, 2).ravel() * m.a).mean() + m.b.t().T.sum(), a=(4,), b=(2, 2)),
-        ((4,),), None, twin=partial(Weights, lambda m, x: (x * m.a).sum() / 16 + m.b.sum(), a=(4,), b=(2, 2)),
+        partial(Weights, lambda m, x: (x.view(2, 2).ravel() * m.a).mean() + m.b.t().T.sum(), a=(4,),
+                b=(2, 2)),
+        ((4,),), None,
+        twin=partial(Weights, lambda m, x: (x * m.a).sum() / 16 + m.b.sum(), a=(4,), b=(2, 2)),
     ),
     "a weight that is a sum": weights(
         lambda m, x: F.linear(F.linear(x, m.a + m.b, bias=m.c).relu(), m.d),
@@ -263,53 +277,69 @@ WEIGHTED_OPERATIONS: dict[str, Case] = {
     "a weight that is a product": weights(
         lambda m, x: x @ (m.a @ m.b) * m.c.sum(0), (1, 2), a=(2, 3), b=(3, 2), c=(2, 2)
     ),
-    "slices of one weight": weights(lambda m, x: torch.relu(x @ m.a[:2]) @ m.a[2:, :1], (1, 2), a=(5, 3)),
+    "slices of one weight": weights(lambda m, x: torch.relu(x @ m.a[:2]) @ m.a[2:, :1], (1, 2),
+                                    a=(5, 3)),
     "weights joined": weights(
         lambda m, x: F.linear(x, torch.cat([m.a, m.b])).relu() @ torch.stack([m.c, m.c.flip(0)], 1),
         (1, 2), a=(1, 2), b=(2, 2), c=(3,),
     ),
-    "weights in another order": weights(lambda m, x: (x @ m.a[[0, 2, 1, 3]]).relu() @ m.b, (1, 4), a=(4, 3), b=(3, 1)),
+    "weights in another order": weights(lambda m, x: (x @ m.a[[0, 2, 1, 3]]).relu() @ m.b, (1, 4),
+        a=(4, 3), b=(3, 1)),
     "masked weights": weights(
-        lambda m, x: F.linear(F.linear(x, m.a.masked_fill(~MASK[:, None], 0.0)).relu(), torch.where(MASK, m.b, 0.0)),
+        lambda m,
+        x: F.linear(F.linear(x, m.a.masked_fill(~MASK[:, None], 0.0)).relu(),
+                    torch.where(MASK, m.b, 0.0)),
         (1, 2), a=(4, 2), b=(1, 4),
     ),
     "the larger of two": Case(
-        partial(Weights, lambda m, x: torch.maximum(torch.fmax(x @ m.a, x @ m.b), torch.max(x @ m.b, HALF)) @ m.c,
+        partial(Weights, lambda m,
+                x: torch.maximum(torch.fmax(x @ m.a, x @ m.b), torch.max(x @ m.b, HALF)) @ m.c,
                 a=(2, 4), b=(2, 4), c=(4, 1)), ((1, 2),),
-        twin=partial(Weights, lambda m, x: (x @ m.a + 2 * x @ m.b + HALF**2) @ m.c, a=(2, 4), b=(2, 4), c=(4, 1)),
+        twin=partial(Weights, lambda m, x: (x @ m.a + 2 * x @ m.b + HALF**2) @ m.c, a=(2, 4),
+                     b=(2, 4), c=(4, 1)),
     ),
     "the smaller of two": Case(
-        partial(Weights, lambda m, x: torch.minimum(torch.fmin(x @ m.a, x @ m.b), torch.min(x @ m.b, x @ m.a)) @ m.c,
+        partial(Weights, lambda m,
+                x: torch.minimum(torch.fmin(x @ m.a, x @ m.b), torch.min(x @ m.b, x @ m.a)) @ m.c,
                 a=(2, 4), b=(2, 4), c=(4, 1)), ((1, 2),),
-        twin=partial(Weights, lambda m, x: 2 * (x @ m.a + x @ m.b) @ m.c, a=(2, 4), b=(2, 4), c=(4, 1)),
+        twin=partial(Weights, lambda m, x: 2 * (x @ m.a + x @ m.b) @ m.c, a=(2, 4), b=(2, 4),
+                     c=(4, 1)),
     ),
     "the smallest": Case(
-        partial(Weights, lambda m, x: torch.stack([(x @ m.a).amin(1), (x @ m.a).min(1)[0]], 1) @ m.b,
+        partial(Weights, lambda m,
+                x: torch.stack([(x @ m.a).amin(1), (x @ m.a).min(1)[0]], 1) @ m.b,
                 a=(2, 4), b=(2, 1)), ((1, 2),),
-        twin=partial(Weights, lambda m, x: (x @ m.a).sum(1, keepdim=True).expand(-1, 2) @ m.b, a=(2, 4), b=(2, 1)),
+        twin=partial(Weights, lambda m, x: (x @ m.a).sum(1, keepdim=True).expand(-1, 2) @ m.b,
+                     a=(2, 4), b=(2, 1)),
     ),
     "the largest of all": Case(
         partial(Weights, lambda m, x: (m.a @ x).max()[None] * m.b, a=(3, 2), b=(1,)), ((2,),), None,
         twin=partial(Weights, lambda m, x: (m.a @ x).sum()[None] * m.b, a=(3, 2), b=(1,)),
     ),
     "weights under constraints": Case(
-        partial(Weights, lambda m, x: F.linear(F.linear(x, m.a.abs()).relu(), m.b.relu() * HALF), a=(4, 2), b=(2, 4)),
-        ((1, 2),), twin=partial(Weights, lambda m, x: x @ m.a.T @ (m.b * HALF**2).T, a=(4, 2), b=(2, 4)),
+        partial(Weights, lambda m, x: F.linear(F.linear(x, m.a.abs()).relu(), m.b.relu() * HALF),
+                a=(4, 2), b=(2, 4)),
+        ((1, 2),),
+        twin=partial(Weights, lambda m, x: x @ m.a.T @ (m.b * HALF**2).T, a=(4, 2), b=(2, 4)),
     ),
     "weights under their own norm": Case(
         partial(Weights, lambda m, x: F.linear(x, torch._weight_norm(m.v, m.g, 0)).relu() @ m.b,
                 v=(4, 2), g=(4, 1), b=(4, 1)), ((1, 2),),
-        twin=partial(Weights, lambda m, x: x @ (m.g * m.v / m.v.detach().sum(1, keepdim=True)).T @ m.b,
+        twin=partial(Weights, lambda m,
+                     x: x @ (m.g * m.v / m.v.detach().sum(1, keepdim=True)).T @ m.b,
                      v=(4, 2), g=(4, 1), b=(4, 1)),
     ),
-    "elementwise weights": weights(lambda m, x: (x * m.a + m.b).relu() * m.c, (1, 2, 3), a=(3,), b=(2, 1), c=(2, 3)),
+    "elementwise weights": weights(lambda m, x: (x * m.a + m.b).relu() * m.c, (1, 2, 3), a=(3,),
+                                   b=(2, 1), c=(2, 3)),
     "a weight shown twice by one view": weights(
         lambda m, x: (x @ m.a.expand(2, 3).T).relu() @ m.b, (1, 3), a=(3,), b=(2, 1)
     ),
     "prelu": Case(
-        partial(Weights, lambda m, x: F.prelu(F.linear(x, m.a), m.slope) @ m.b, a=(6, 2), b=(6, 1), slope=(6,)),
+        partial(Weights, lambda m, x: F.prelu(F.linear(x, m.a), m.slope) @ m.b, a=(6, 2), b=(6, 1),
+                slope=(6,)),
         ((1, 2),),
-        twin=partial(Weights, lambda m, x: x @ m.a.T * m.slope.clamp(min=1) @ m.b, a=(6, 2), b=(6, 1), slope=(6,)),
+        twin=partial(Weights, lambda m, x: x @ m.a.T * m.slope.clamp(min=1) @ m.b, a=(6, 2),
+                     b=(6, 1), slope=(6,)),
     ),
 }  # fmt: skip
 

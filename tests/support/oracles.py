@@ -1,4 +1,4 @@
-"""Oracles by automatic differentiation of a plain function g(q): nothing here knows of rules or recordings."""
+"""Oracles by automatic differentiation of a plain function g(q), without rules or records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models, optimisers and batches for tests of several processes (processes.py): the same in every one of them."""
+"""Models, optimisers and batches for tests of several processes (processes.py): equal in each."""
 
 from __future__ import annotations
 

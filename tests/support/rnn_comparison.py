@@ -1,4 +1,4 @@
-"""The same recurrent net as torch's module and as ours, data for both, and what they compute of it."""
+"""The same recurrent net as torch's module and as ours, its data, and the results of both."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def make_data(draw: dict[str, Any]) -> Data:
 
 @torch.no_grad()
 def distance_to_a_kink(module: torch.nn.RNN, data: Data) -> float:
-    """Smallest value that enters a relu, relative to the largest: rounding may fall on either side of a tiny one."""
+    """Smallest relu input relative to the largest: rounding may flip the sign of a tiny one."""
     weights = {name: weight.double() for name, weight in module.named_parameters()}
     steps, batch, _ = data.x.shape
     smallest, largest, number, below = torch.inf, 0.0, 0, data.x.detach().double()
@@ -126,8 +126,8 @@ def results(module: torch.nn.RNN, data: Data, loss: str) -> list[Tensor]:
 def assert_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> None:
     """Each tensor differs by at most `tolerance` of its norm.
 
-    A tensor that is a hundred times smaller than the rest of the gradient owes that to cancellation: its rounding
-    errors are those of larger numbers, and it is measured against a hundredth of them.
+    A tensor a hundred times smaller than the rest of the gradient results from cancellation: its
+    rounding errors are those of larger numbers, so it is compared at a hundredth of their size.
     """
     assert [t.shape for t in ours] == [t.shape for t in theirs] and [t.dtype for t in ours] == [
         t.dtype for t in theirs

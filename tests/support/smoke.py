@@ -1,4 +1,4 @@
-"""A first run of an installed package: a kernel is there, and the README's lines run. Needs nothing but the package."""
+"""Smoke test of an installed package: it has a kernel and runs the README. Needs nothing else."""
 
 import re
 from importlib.metadata import version

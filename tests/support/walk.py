@@ -14,10 +14,11 @@ ROOT = Path(pathsgd.__file__).parent
 
 
 def entries(call: Callable[[], Any]) -> list[tuple[str | None, str]]:
-    """(calling file, called file) for every call from one file of the package into another, in order.
+    """(calling file, called file) for each call between two files of the package, in order.
 
-    The calling file is the nearest one of the package on the stack: torch may lie in between. A function made inside
-    another one (a lambda, say) is part of the code that made it, wherever it is called.
+    The calling file is the nearest one of the package on the stack: torch may lie between. A
+    function made inside another one (a lambda, say) belongs to the code that made it, wherever it
+    is called.
     """
     made: list[tuple[str | None, str]] = []
 

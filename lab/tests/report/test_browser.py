@@ -91,7 +91,7 @@ def boxes(visit: Visit, *names: str) -> list[dict[str, float]]:
 def test_the_demo_s_page_at_a_desk_and_on_a_phone(
     width: int, dark: bool, browser: Any, tmp_path: Path
 ) -> None:
-    """Eight curves, one with a spike: nothing covers the picture, nothing scrolls sideways, the spike is told of."""
+    """Eight curves, one with a spike: no overlap, no sideways scrolling, the spike is mentioned."""
     steps = tuple(200.0 * k for k in range(25))
     values = tuple(0.17 * 0.8**k for k in range(25))
     curves = [

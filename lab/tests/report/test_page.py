@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parents[3] / "studies"
 
 
 class Skeleton(html.parser.HTMLParser):
-    """The elements of a page with the names of their attributes, its scripts, and where its links lead."""
+    """The elements of a page with their attributes' names, its scripts and its links' targets."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

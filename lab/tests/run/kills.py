@@ -3,7 +3,8 @@
     python kills.py SPEC SEED KILLS FOLDER
 
 Prints the exit codes of the killed processes, of one that ends the run in FOLDER/disturbed, and of
-one that trains it without a kill in FOLDER/calm. A program, because processes that train are forked.
+one that trains it without a kill in FOLDER/calm. A separate program, because training processes are
+forked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""kill -9 at twenty moments, each followed by a resume: the end must be that of a run left alone, bit for bit."""
+"""kill -9 at 20 moments, each followed by a resume: the result is that of an undisturbed run."""
 
 from __future__ import annotations
 

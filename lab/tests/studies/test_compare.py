@@ -152,7 +152,8 @@ def test_a_rate_that_is_off_is_judged_by_its_worse_side() -> None:
 
 def test_one_rate_serves_all_problems() -> None:
     mlp = "MLP on MNIST"
-    records = [made("Adam", 0.0, lr=1e-3), made("Adam", 0.1, lr=3e-3), made("Adam", 50.0, lr=1e-3, problem=mlp),
+    records = [made("Adam", 0.0, lr=1e-3), made("Adam", 0.1, lr=3e-3),
+               made("Adam", 50.0, lr=1e-3, problem=mlp),
                made("Adam", 1.0, lr=3e-3, problem=mlp), made("Adam", 0.0, lr=1e-2)]  # fmt: skip
     found = contest(records, CONTENDERS)
     best = scores.best_tests(found)
@@ -214,7 +215,7 @@ def test_the_path_optimisers_are_compared_as_they_come(name: str) -> None:
 
 
 def test_heat_maps_and_six_lines_say_what_the_tables_say() -> None:
-    """Two contenders on every problem: one that is far from the best, one that is the best; one rate is missing."""
+    """Two contenders on every problem, one far from the best, one the best; one rate is missing."""
     records = [
         made(
             name,

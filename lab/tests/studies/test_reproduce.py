@@ -365,7 +365,10 @@ def test_demo_has_every_method_from_two_starts_and_says_so(tmp_path: Path) -> No
 def test_figures_are_drawn_in_a_browser(browser: str, results: Path, tmp_path: Path) -> None:
     cli.main(["report", str(results), "--out", str(tmp_path / "report.html")])
     found = sections(Studies(results=results))
-    words = "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update"
+    words = (
+        "--headless --no-sandbox --disable-gpu "
+        "--disable-background-networking --disable-component-update"
+    )
     command = [browser, *words.split(), "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"]
     command += ["--virtual-time-budget=20000", "--dump-dom", (tmp_path / "report.html").as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

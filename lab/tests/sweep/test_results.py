@@ -99,12 +99,13 @@ def test_a_kill_between_packing_and_removing_doubles_nothing(table: RunTable) ->
     assert seeds(table) == [0, 1]
 
 
-# Appends runs for ever and says of each that it has returned; the parent kills it when it has heard enough.
+# Appends runs without end and reports each that has returned; the parent kills it after some.
 WRITER = """
 import json, sys
 from pathlib import Path
 from pathsgd_lab.sweep.results import RunTable
-table, run, first, last = RunTable(Path(sys.argv[1])), json.loads(sys.argv[2]), *map(int, sys.argv[3:])
+table, run = RunTable(Path(sys.argv[1])), json.loads(sys.argv[2])
+first, last = map(int, sys.argv[3:])
 for seed in range(first, last):
     run["spec"]["seed"] = seed
     print(seed, flush=True)

@@ -1,4 +1,4 @@
-"""Measuring beside other users of a model: other sources of randomness, other threads, tensors made for inference."""
+"""Measuring beside other users of a model: random sources, threads, inference tensors."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Hooked(nn.Module):
 
 
 def test_another_thread_may_run_the_model_meanwhile() -> None:
-    """No hook is missed and nothing raises: a model's dicts are not emptied while it is measured."""
+    """No hook is missed and nothing raises: a model's dicts are not emptied during measurement."""
     torch.manual_seed(0)
     model, x = Hooked(), torch.rand(2, 4)
     done, missed, errors = threading.Event(), [], []

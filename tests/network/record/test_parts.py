@@ -1,4 +1,4 @@
-"""Models that are measured by their parts: what comes between the parts, or after them, is not refused."""
+"""Models measured by their parts: operations between or after the parts are accepted."""
 
 from __future__ import annotations
 

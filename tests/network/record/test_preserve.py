@@ -1,4 +1,4 @@
-"""Measuring changes nothing, also when it raises: parameters, buffers, modes, gradients, hooks, the random state."""
+"""Measuring changes nothing, even if it raises: parameters, buffers, modes, gradients, RNG."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_forward_pass_with_side_effects_is_undone(end: str) -> None:
 
 
 def test_hooks_run_and_stay() -> None:
-    """A hook may be part of the computation (pruning, weight norm), so hooks run; they are neither lost nor doubled."""
+    """Hooks may be part of the computation (pruning, weight norm): they run, and exactly once."""
     model = models.mlp([2, 3, 1])
     prune.l1_unstructured(model[0], "weight", amount=2)
     x = torch.rand(1, 2)

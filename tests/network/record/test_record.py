@@ -43,7 +43,7 @@ def test_time_first_or_batch_first_and_sizes_that_coincide() -> None:
 
 
 def test_a_shift_in_time_is_not_mistaken_for_a_batch() -> None:
-    """y_t = A x_t + B x_{t-1} over (T, B, I): resized in time its steps stay and its output grows, but slices mix."""
+    """y_t = A x_t + B x_{t-1} over (T, B, I): T may vary, but slices over T mix the steps."""
     model = Weights(
         lambda m, x: x @ m.a + torch.cat([torch.zeros_like(x[:1]), x[:-1]]) @ m.b,
         a=(2, 1),
@@ -183,7 +183,7 @@ def test_an_initial_state_that_is_an_input_is_no_input_node() -> None:
 
 
 class Nested(nn.Module):
-    """Two layers whose initial states come as the model's caller likes: flat, in tuples, in a dict with the input."""
+    """Two layers whose caller passes initial states: flat, in tuples, in a dict with the input."""
 
     def __init__(self, layers: int = 2) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Separate slices without counting paths, against the count; calls checked once, against each checked."""
+"""Separate slices without path counts, against the count; calls checked once or each time."""
 
 from __future__ import annotations
 

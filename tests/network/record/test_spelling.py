@@ -27,8 +27,9 @@ def test_quick_names_are_those_of_torch() -> None:
 
 def test_recording_does_not_list_all_of_torch() -> None:
     program = (
-        "import torch, pathsgd, torch.overrides as o; n = torch.nn; pathsgd.gamma_sq(n.Sequential(n.Linear(3, 4), "
-        "n.ReLU(), n.RNN(4, 2, nonlinearity='relu')), torch.ones(5, 3)); "
+        "import torch, pathsgd, torch.overrides as o; n = torch.nn; "
+        "pathsgd.gamma_sq(n.Sequential(n.Linear(3, 4), n.ReLU(), n.RNN(4, 2, "
+        "nonlinearity='relu')), torch.ones(5, 3)); "
         "print(o._get_overridable_functions.cache_info().misses)"
     )
     done = subprocess.run(

@@ -62,7 +62,7 @@ class Slots:
 
 
 class Graph:
-    """As torch_geometric's: an object that holds its tensors in a store of its own, and can be called."""
+    """Like torch_geometric's: a callable object that holds its tensors in a store of its own."""
 
     def __init__(self, x: Tensor) -> None:
         self._store = {"x": x}
@@ -211,7 +211,7 @@ def test_shapes_are_learnt_through_compiled_models(way: str) -> None:
 
 
 def test_positions_looked_up_are_the_rows_they_take() -> None:
-    """An embedding of arange(T) and weight[:T] are one function, and have one gamma^2; words are another matter."""
+    """An embedding of arange(T) and weight[:T] are one function with one gamma^2; words are not."""
 
     class Placed(Net):
         def __init__(self, rows: Any) -> None:

@@ -1,4 +1,4 @@
-"""Small networks of every kind, each with parameters drawn from a fixed seed; enumeration allows no larger ones."""
+"""Small networks of every kind, parameters from a fixed seed; enumeration allows no larger ones."""
 
 import zlib
 

@@ -21,7 +21,7 @@ def packed(layout, *modules_with_prefix):
 
 
 def assert_same_function_and_gradient(network, layout, modules, function, x):
-    """network and function agree on x, and so do the gradients of a fixed combination of their outputs."""
+    """network and function agree on x, and so do gradients of a fixed combination of outputs."""
     p = packed(layout, *modules)
     y = function(torch.as_tensor(x)).flatten()
     np.testing.assert_allclose(

@@ -23,8 +23,9 @@ def two_path_network():
 def kappa_terms_from_values(network, p, i):
     """kappa_i, kappa1_i, kappa2_i from values of gamma^2 alone, and the size of its coefficients.
 
-    gamma^2 as a polynomial in t = (changed p_i) / p_i is recovered from its values on the unit circle, which is exact
-    up to rounding; its derivatives at t = 1 are the derivatives wanted, times powers of p_i.
+    gamma^2 as a polynomial in t = (changed p_i) / p_i is recovered from its values on the unit
+    circle, exactly up to rounding; its derivatives at t = 1 are the derivatives wanted, times
+    powers of p_i.
     """
     depth = np.zeros(network.node_count, dtype=int)
     for v in network.topological_order:

@@ -19,7 +19,8 @@ def uniform_table():
 
 
 def test_printed_ratios_are_reproduced_in_the_papers_convention(uniform_table):
-    # Seeds differ by about 7 % at H = 100; the printed figures have two digits and come from one unknown seed.
+    # Seeds differ by about 7 % at H = 100; the printed figures have two digits and one unknown
+    # seed.
     for cell in uniform_table:
         assert cell.paper.mean() == pytest.approx(PAPER[cell.hidden][cell.steps], rel=0.2)
 

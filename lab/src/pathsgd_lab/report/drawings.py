@@ -49,7 +49,7 @@ def _layout(title: str, **more: Any) -> dict[str, Any]:
 
 
 def clipped(figure: FigureData) -> tuple[float, float, float] | None:
-    """Bounds of a logarithmic y axis and the largest value, where a few spikes would flatten every curve."""
+    """Bounds of a logarithmic y axis that ignore a few spikes, and the largest value."""
     values = sorted(v for series in figure.series for v in series.y if math.isfinite(v) and v > 0)
     if not figure.log_y or not values:
         return None
@@ -104,7 +104,8 @@ def _map(data: MapData) -> go.Figure:
     drawing = go.Figure(
         go.Heatmap(
             x=[rates, numbers], y=[label(row) for row in found.rows], z=heights, text=texts,
-            hovertemplate="%{y}<br>%{x}: %{text}", zmin=-0.5, zmax=2.5, colorscale=scale, xgap=1, ygap=3, name="",
+            hovertemplate="%{y}<br>%{x}: %{text}", zmin=-0.5, zmax=2.5, colorscale=scale, xgap=1,
+            ygap=3, name="",
             colorbar={"tickvals": [0, 1, 2], "ticktext": list(VERDICTS), "len": 0.6},
         )
     )  # fmt: skip

@@ -3,7 +3,7 @@
 A number is best at its own learning rate, over its own seeds, with its own clip.  A table that sets
 such numbers side by side says where these are not alike:
 
-    rate    the best one is the lowest, the highest or the only one that was tried: a better one may lie outside
+    rate    the best rate is the lowest, the highest or the only one tried: others may be better
     seeds   fewer than another row of the table has
     clip    the bound on the gradient, where the rows have different ones
 """
@@ -19,7 +19,7 @@ _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class Footnotes:
-    """The notes of one table, in the order in which they are first needed; equal notes have one mark."""
+    """The notes of one table in the order they are first needed; equal notes share one mark."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -71,7 +71,8 @@ def _rate_note(best: RunSpec, tried: Sequence[RunSpec]) -> str:
     if len(rates) == 1:
         return "the only learning rate that was tried"
     if rate in (rates[0], rates[-1]):
-        return f"the {'lowest' if rate == rates[0] else 'highest'} of the {len(rates)} learning rates that were tried"
+        end = "lowest" if rate == rates[0] else "highest"
+        return f"the {end} of the {len(rates)} learning rates that were tried"
     return ""
 
 

@@ -113,7 +113,8 @@ def run_facts(record: Record) -> tuple[tuple[str, str], ...]:
         ("seconds", f"{record.cpu_seconds:.1f} of one processor, {record.seconds:.1f} on the wall"),
         (
             "machine",
-            f"{machine.cpu}, {machine.cores} cores, {machine.threads} thread(s) used, {machine.system}",
+            f"{machine.cpu}, {machine.cores} cores, {machine.threads} thread(s) used, "
+            f"{machine.system}",
         ),
         ("versions", ", ".join(f"{name} {version}" for name, version in record.versions.items())),
         ("commit", record.commit or "unknown"),

@@ -26,11 +26,14 @@ from pathsgd_lab.report.drawings import drawing
 from pathsgd_lab.report.model import Entry, FigureData, MapData, Section
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1c1c1c; --paper: #fff; --soft: #f4f4f4; --line: #ddd; --faint: #555;
+:root { color-scheme: light dark; --ink: #1c1c1c; --paper: #fff; --soft: #f4f4f4; --line: #ddd; \
+--faint: #555;
   --link: #0057a8; --here: #fff6d6; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e2e2e2; --paper: #16181c; --soft: #25282e; --line: #3c4048;
+@media (prefers-color-scheme: dark) { :root { --ink: #e2e2e2; --paper: #16181c; --soft: #25282e; \
+--line: #3c4048;
   --faint: #a5a8ae; --link: #7db8f0; --here: #4a4220; } }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: var(--ink);
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; \
+padding: 0 1rem; color: var(--ink);
   background: var(--paper); overflow-wrap: break-word; }
 h1, h2, h3 { line-height: 1.2; }
 h2 { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1.5rem; }
@@ -38,15 +41,18 @@ nav a { margin-right: 1.2em; }
 .table { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: 13.5px; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding: .3rem 0; }
-th, td { text-align: left; padding: .25rem .7rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+th, td { text-align: left; padding: .25rem .7rem .25rem 0; border-bottom: 1px solid var(--line); \
+vertical-align: top; }
 th { border-bottom: 2px solid #999; } thead th { cursor: pointer; }
 th[aria-sort=ascending]::after { content: " ▴"; } th[aria-sort=descending]::after { content: " ▾"; }
 a { color: var(--link); text-decoration: none; } a:hover { text-decoration: underline; }
-code { font: 12px/1.4 ui-monospace, monospace; background: var(--soft); padding: .1em .3em; overflow-wrap: anywhere; }
+code { font: 12px/1.4 ui-monospace, monospace; background: var(--soft); padding: .1em .3em; \
+overflow-wrap: anywhere; }
 td code { display: inline-block; max-width: 22rem; }
 details { margin: .2rem 0; } summary { cursor: pointer; } :target { background: var(--here); }
 .figure { height: 460px; }
-@media (max-width: 600px) { .figure { height: 620px; } }  /* the legend has a line for each curve there */
+@media (max-width: 600px) { .figure { height: 620px; } }  \
+/* the legend has a line for each curve there */
 .note { color: var(--faint); font-weight: normal; }
 """
 
@@ -62,8 +68,10 @@ for (const { id, data, layout } of JSON.parse(document.getElementById("drawings"
   try { Plotly.newPlot(id, data, layout, { responsive: true, displaylogo: false }); }
   catch (error) { console.error(id, error); }  // the other drawings go on
 }
-for (const head of document.querySelectorAll("thead th")) { head.addEventListener("click", () => sort_by(head)); }
-function sort_by(head) {  // by number where both cells start with one, by text otherwise; a second click turns it round
+for (const head of document.querySelectorAll("thead th")) { \
+head.addEventListener("click", () => sort_by(head)); }
+function sort_by(head) {  // by number where both cells start with one, \
+by text otherwise; a second click turns it round
   const body = head.closest("table").tBodies[0], column = head.cellIndex;
   const down = head.getAttribute("aria-sort") === "ascending";
   for (const other of head.parentElement.cells) { other.removeAttribute("aria-sort"); }
@@ -147,12 +155,12 @@ def _anchor(name: str, number: int) -> str:
 
 
 def _policy(*scripts: str) -> str:
-    """Nothing is loaded from anywhere, and nothing runs but these scripts; plotly sets styles of its own."""
+    """Allow these scripts only and load nothing from elsewhere; plotly sets inline styles."""
     sums = (
         base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
     )
     allowed = " ".join(f"'sha256-{each}'" for each in sums)
     return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: "
+        "blob:; base-uri 'none'; form-action 'none'"
     )

@@ -100,7 +100,7 @@ def robustness_picture(found: RobustnessMap, path: Path, title: str = "") -> Non
 
 
 def heat_picture(panels: Sequence[HeatData], path: Path, label: str) -> None:
-    """Write heat maps with the same rows side by side, every number in its cell, dark where it is high."""
+    """Write heat maps side by side with shared rows, a number in each cell, high values dark."""
     rows = list(panels[0].rows)
     widths = [len(panel.columns) for panel in panels]
     size = (2.2 + 0.62 * sum(widths), 1.1 + 0.27 * len(rows))

@@ -89,7 +89,7 @@ def row_labels(records: Sequence[Record], shown: Sequence[str] | None = None) ->
 
 
 def _varying(records: Sequence[Record]) -> list[str]:
-    """Settings that differ between runs of one system and optimiser; names tell the others apart."""
+    """Settings that differ between runs of one system and optimiser; names tell the rest apart."""
     found: dict[tuple[str, str, str], set[str]] = {}
     for record in records:
         for name, value in settings(record.spec):

@@ -51,7 +51,7 @@ def best_group(records: Sequence[Record]) -> list[Record]:
 
 
 def _rank(group: Sequence[Record]) -> tuple[int, float, int]:
-    """Smaller is better: runs without a result, mean score of the others, steps with a minus sign."""
+    """A sort key, smaller is better: runs without a result, mean score of the rest, -steps."""
     scores = [score(record) for record in group]
     finite = [value for value in scores if math.isfinite(value)]
     mean = statistics.fmean(finite) if finite else math.inf

@@ -17,7 +17,8 @@ from pathsgd_lab.run.spec import RunSpec, settings
 from pathsgd_lab.sweep.results import Filed
 
 COLUMNS = (
-    "system", "paper", "ours", "difference", "seeds", "solved / stalled / diverged", "learning rate", "steps",
+    "system", "paper", "ours", "difference", "seeds", "solved / stalled / diverged",
+    "learning rate", "steps",
     "seconds of one core", "ms per step", "command",
 )  # fmt: skip
 
@@ -138,5 +139,5 @@ def sources(filed: Sequence[Filed]) -> tuple[Source, ...]:
 
 
 def share_of_gap(plain: float, path: float, gated: float) -> float:
-    """How much of the way from the plain net to the gated one path normalisation goes, in per cent."""
+    """Per cent of the gap between the plain and the gated net that path normalisation closes."""
     return 100.0 * (plain - path) / (plain - gated)

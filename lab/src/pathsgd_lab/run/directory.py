@@ -1,6 +1,6 @@
 """The files of one run, and the lock that keeps other processes away from them.
 
-A run that starts anew puts the old one aside, into ``previous``, until it has a checkpoint of its own:
+A new run moves the old one into ``previous`` until it has a checkpoint of its own:
 
     previous.tmp    files are on their way there; a stop in between is undone by moving them back
     previous        the whole old run
@@ -44,7 +44,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes away, and put right what one of them left; a lock dies with its process."""
+        """Lock out other processes, repair what one of them left; a lock ends with its process."""
         new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         make_folder(self.path)
         lock = self.path / "lock"
@@ -76,7 +76,7 @@ class RunDirectory:
         remove_tree(discarded)
 
     def set_aside(self) -> None:
-        """Make room for another run; the one that is here stays in ``previous`` until ``forget_previous``."""
+        """Make room for a new run: the old one stays in ``previous`` until ``forget_previous``."""
         if self.previous.is_dir():
             remove(
                 self._files()
@@ -114,7 +114,7 @@ class RunDirectory:
         return read_spec(self.spec_file)
 
     def finished(self, spec: RunSpec) -> Record | None:
-        """The record of this very run, if it has ended here; one that cannot be read is made anew."""
+        """The record of this very run if it has ended here; an unreadable one is written anew."""
         if not self.summary.exists():
             return None
         try:

@@ -102,7 +102,7 @@ class Record:
 
     @property
     def hash(self) -> str:
-        """The spec's hash by today's dataclasses, whatever fields there were when the record was written."""
+        """The spec's hash under the current dataclasses, whatever fields the record has."""
         return spec_hash(self.spec)
 
     def to_json(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Record:
 
     @property
     def test(self) -> float:
-        """The final metric on the test set; infinite for a run that has none, such as one that diverged."""
+        """The final metric on the test set; infinite for a run without one (it diverged, say)."""
         return self.metrics.get("test", math.inf)
 
     @property
@@ -145,7 +145,8 @@ def record_from_json(content: Any) -> Record:
         raise RecordError(f"not the record of a run: {error}") from error
     if record.outcome != "diverged" and not all(map(math.isfinite, record.metrics.values())):
         raise RecordError(
-            f"it has the outcome {record.outcome} with figures that are not finite: {record.metrics}"
+            f"it has the outcome {record.outcome} with figures that are not finite: "
+            f"{record.metrics}"
         )
     if not all("valid" in point.metrics for point in record.curve) or "step" not in record.profile:
         raise RecordError("its curve lacks the validation metric, or its profile the time of steps")
@@ -182,7 +183,7 @@ def _revived(value: Any) -> Any:
 
 
 def write_record(record: Record, path: Path) -> None:
-    """Write the summary of a run, in one step and with one line per point so that a difference can be read."""
+    """Write a run's summary atomically, one line per point so that differences are readable."""
     lines = [f"  {json.dumps(k)}: {_lines(value, k)}" for k, value in record.to_json().items()]
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 

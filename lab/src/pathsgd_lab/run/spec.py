@@ -1,7 +1,8 @@
 """One frozen, typed description of a training run, its JSON form and its hash.
 
-    spec_to_json(spec) = {"task": {"name": "adding", "length": 100, ...}, "system": ..., ...}; spec_from_json inverts it
-    spec_hash(spec) = sha256 of the canonical JSON: sorted keys, no spaces, every field written out
+    spec_to_json(spec) = {"task": {"name": "adding", "length": 100, ...}, "system": ..., ...};
+        spec_from_json inverts it
+    spec_hash(spec) = sha256 of the canonical JSON: sorted keys, no spaces, all fields
 
 ``paper_ref`` only says which figure of the paper a run belongs to, so it has no part in the hash.
 Within a spec every setting has a name of its own, so that ``--lr`` or ``lr=1e-3`` needs no prefix.
@@ -34,7 +35,7 @@ DEFAULT_STEPS = 2500
 SEEDS = 2**63
 """Seeds are what torch's generators take."""
 MOST_UNBALANCED = 1e12
-"""A weight is scaled by two units' factors: their product must stay far inside the range of float32."""
+"""A weight is scaled by two units' factors: their product must be far inside float32's range."""
 T = TypeVar("T")
 
 
@@ -84,7 +85,7 @@ class EvaluationPlan:
     keep_best: bool = True
     """Judge the parameters with the best validation at the end, not the last ones."""
     geometry: bool = False
-    """Also note gamma^2, the size of kappa2 beside kappa1 and the growth rate at each evaluation."""
+    """Also record gamma^2, |kappa2| / |kappa1| and the growth rate at each evaluation."""
 
     def __post_init__(self) -> None:
         if self.eval_every < 1:
@@ -111,7 +112,7 @@ class RunSpec:
     batch_size: int | None = None
     """Sequences per step; None: the paper's for the task."""
     unbalanced: float = 1.0
-    """u: the initial model's units are rescaled by random factors in [1/u, u], which leaves its function alone."""
+    """u: the initial units are rescaled by random factors in [1/u, u]; the function stays."""
     by_powers_of_two: bool = False
     """Those factors are rounded to powers of two, which leaves every bit of the function alone."""
     threads: int = 1
@@ -131,13 +132,15 @@ class RunSpec:
             )
         if self.by_powers_of_two and self.unbalanced == 1.0:
             raise ValueError(
-                "by_powers_of_two says how units are rescaled, and unbalanced=1 does not rescale them"
+                "by_powers_of_two says how units are rescaled, and unbalanced=1 does not rescale "
+                "them"
             )
         if misfit := self.system.misfit(self.task):
             raise ValueError(misfit)
         if self.curriculum.first_length and not self.system.any_length:
             raise ValueError(
-                f"{self.system.name} reads sequences of one length only; remove the length curriculum"
+                f"{self.system.name} reads sequences of one length only; remove the length "
+                "curriculum"
             )
         if self.unbalanced > 1.0 and not self.system.path_rules:
             raise ValueError(
@@ -147,14 +150,16 @@ class RunSpec:
             raise ValueError("threads and batch_size must be at least 1")
         if self.optimiser.needs_paths and not self.system.path_rules:
             raise ValueError(
-                f"{self.optimiser.name} needs a net of linear and ReLU parts, which {self.system.name} is not; "
-                "choose sgd, adam or rmsprop, or a system such as rnn_path"
+                f"{self.optimiser.name} needs a net of linear and ReLU parts, which "
+                f"{self.system.name} is not; choose sgd, adam or rmsprop, or a system such as "
+                "rnn_path"
             )
         if self.optimiser.only_for not in (None, self.system.name):
             raise ValueError(f"{self.optimiser.name} is defined for {self.optimiser.only_for} only")
         if getattr(self.optimiser, "growth_limit", 0.0) > 0.0 and not self.system.path_rules:
             raise ValueError(
-                f"growth_limit needs a net of linear and ReLU parts, which {self.system.name} is not"
+                f"growth_limit needs a net of linear and ReLU parts, which {self.system.name} is "
+                "not"
             )
         if self.schedule.decay != "constant" and not self._has_an_end:
             raise ValueError(
@@ -177,7 +182,7 @@ class RunSpec:
 
     @property
     def slug(self) -> str:
-        """A readable, unique name for files: task, system, optimiser and the first digits of the hash."""
+        """A readable, unique file name: task, system, optimiser, first digits of the hash."""
         return f"{self.task.name}-{self.system.name}-{self.optimiser.name}-{spec_hash(self)[:10]}"
 
 
@@ -207,7 +212,7 @@ def component(kind: str, name: Any) -> type[Any]:
 
 
 def default_spec(task: str, system: str, optimiser: str | None = None) -> RunSpec:
-    """The run with all settings at their defaults; the optimiser is the system's own unless named."""
+    """The run with all settings at their defaults; the optimiser is the system's own by default."""
     chosen = component("system", system)
     return RunSpec(
         component("task", task)(), chosen(), component("optimiser", optimiser or chosen.optimiser)()
@@ -215,7 +220,7 @@ def default_spec(task: str, system: str, optimiser: str | None = None) -> RunSpe
 
 
 def with_component(spec: RunSpec, kind: str, name: str) -> RunSpec:
-    """The same run with another task, system or optimiser, which keeps the settings that both have."""
+    """The same run with another task, system or optimiser; settings that both have are kept."""
     old, new = getattr(spec, kind), component(kind, name)
     if type(old) is new:
         return spec
@@ -349,7 +354,7 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
-    """``value`` as the annotation wants it: JSON has no tuples and writes 1.0 as 1 where it likes."""
+    """``value`` as its annotation requires: JSON has no tuples and may write 1.0 as 1."""
     if dataclasses.is_dataclass(value):
         return value  # a part that is built already
     try:

@@ -38,10 +38,10 @@ class Stopped(Exception):
 
 @contextlib.contextmanager
 def numerics(threads: int) -> Iterator[None]:
-    """The process-wide settings of a run; put back afterwards, except that denormals then count again."""
+    """Process-wide settings of a run; restored afterwards, except that denormals count again."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    # Vanishing gradients turn into denormal numbers, which take a hundred times as long to multiply.
+    # Vanishing gradients become denormal numbers, which take a hundred times as long to multiply.
     torch.set_flush_denormal(True)
     try:
         with torch.random.fork_rng(devices=[]):
@@ -61,10 +61,11 @@ def train(
     listeners: Sequence[Listener] = (),
     checkpoint_seconds: float = 30.0,
 ) -> Record:
-    """Train as ``spec`` says and return the record; with a directory, also write it and checkpoints there.
+    """Train as ``spec`` says and return the record; with a directory, write records there too.
 
-    resume: continue the run in ``directory`` if one was begun, and return its record if it has ended.
-    restart: begin anew; the run in ``directory``, if there is one, is kept until this one has a checkpoint.
+    resume: continue the run in ``directory`` if there is one, and return its record if it has
+    ended.
+    restart: begin anew; an existing run in ``directory`` is kept until this one has a checkpoint.
     Raises ``Stopped`` after Ctrl-C or SIGTERM, when the state is saved.
     """
     if directory is None:
@@ -79,7 +80,8 @@ def train(
             return record
         if run.begun and not resume and not restart:
             raise RunError(
-                f"{directory} has a run already: continue it with --resume, or start anew with --restart"
+                f"{directory} has a run already: continue it with --resume, or start anew with "
+                "--restart"
             )
         if run.begun and not restart and spec_hash(run.read_spec()) != spec_hash(spec):
             raise RunError(f"{directory} has a run with other settings: choose another directory")
@@ -106,7 +108,7 @@ def _follow(spec: RunSpec, data_dir: Path | str | None, checkpoint_seconds: floa
 
 @contextlib.contextmanager
 def _keeping_the_old(run: RunDirectory, anew: bool) -> Iterator[None]:
-    """Set aside what a new run would overwrite; bring it back if that run fails before its first checkpoint."""
+    """Set aside what a new run would overwrite; restore it if that run fails too early."""
     try:
         if anew:
             run.set_aside()

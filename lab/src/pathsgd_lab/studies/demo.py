@@ -22,16 +22,17 @@ from pathsgd_lab.sweep.results import Filed
 BADLY_SCALED = 1000.0
 TITLE = "One ReLU net, four optimisers, two ways to write down the same start"
 INTRODUCTION = (
-    "The adding problem: read a long sequence of numbers, add the two that are marked. A plain ReLU net with 100 units "
-    "learns it from a start as drawn (balanced) and from the same function with every unit rescaled by a random power "
-    "of two between 1/1000 and 1000 (badly scaled). Always answering 1 has a mean squared error of 0.167; below 0.001 "
-    "the task counts as solved."
+    "The adding problem: read a long sequence of numbers, add the two that are marked. A plain "
+    "ReLU net with 100 units learns it from a start as drawn (balanced) and from the same function "
+    "with every unit rescaled by a random power of two between 1/1000 and 1000 (badly scaled). "
+    "Always answering 1 has a mean squared error of 0.167; below 0.001 the task counts as solved."
 )
 WHAT_TO_SEE = (
-    "Compare the two errors of a row: where they agree, it does not matter to the method how the function is written "
-    "down. Powers of two round nothing, so that the path optimisers do the same to the last digit. The seconds (s) are "
-    "those of one core until the task counted as solved, or until the end. Each optimiser has its own defaults: "
-    "PathAdam's beta2 is 0.99, Adam's 0.999, and the path optimisers bound the growth rate of the recurrence."
+    "Compare the two errors of a row: where they agree, it does not matter to the method how the "
+    "function is written down. Powers of two round nothing, so that the path optimisers do the "
+    "same to the last digit. The seconds (s) are those of one core until the task counted as "
+    "solved, or until the end. Each optimiser has its own defaults: PathAdam's beta2 is 0.99, "
+    "Adam's 0.999, and the path optimisers bound the growth rate of the recurrence."
 )
 METHODS: dict[str, dict[str, Any]] = {
     "sgd": {"lr": 0.01, "momentum": 0.9},
@@ -40,7 +41,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "path-adam": {"lr": 1e-3, "refresh_every": 10},
 }
 LABELS = {
-    "sgd": "SGD, momentum", "adam": "Adam", "path-sgd-absolute": "PathSGD, momentum", "path-adam": "PathAdam",
+    "sgd": "SGD, momentum", "adam": "Adam", "path-sgd-absolute": "PathSGD, momentum",
+    "path-adam": "PathAdam",
 }  # fmt: skip
 """The path optimisers are the library's own, at their defaults but for what METHODS says."""
 
@@ -48,7 +50,8 @@ LABELS = {
 def demo_specs(length: int = 100, steps: int = 5000, seed: int = 0) -> list[RunSpec]:
     """Every method from both starts."""
     common = {
-        "length": length, "steps": steps, "seed": seed, "others_range": 0.3, "mean_bias": True, "decay": "linear",
+        "length": length, "steps": steps, "seed": seed, "others_range": 0.3, "mean_bias": True,
+        "decay": "linear",
         "eval_every": max(1, steps // 25), "valid_size": 1000, "stop_when_solved": True,
     }  # fmt: skip
     return [
@@ -69,8 +72,8 @@ def demo_section(filed: Sequence[Filed]) -> Section:
     return Section(
         "demo",
         "Result",
-        "Solid lines start balanced, dashed ones badly scaled. Where the two lines of a method lie on each other, it "
-        "does not care how the function is written down.",
+        "Solid lines start balanced, dashed ones badly scaled. Where the two lines of a method lie "
+        "on each other, it does not care how the function is written down.",
         tables=(demo_table([f.record for f in filed]),),
         figures=(demo_figure([f.record for f in filed]),),
         sources=sources(filed),

@@ -24,7 +24,8 @@ def studies_folder() -> Path:
         if any((place / "studies").glob("*/study.py")):
             return place / "studies"
     raise StudyError(
-        f"no studies found: run in a clone of pathsgd, or give their folder (--studies, ${VARIABLE})"
+        "no studies found: run in a clone of pathsgd, or give their folder (--studies, "
+        f"${VARIABLE})"
     )
 
 

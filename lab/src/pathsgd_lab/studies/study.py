@@ -86,7 +86,7 @@ def cells(specs: Iterable[RunSpec], paper_ref: str) -> list[RunCell]:
 def at_best_rate(
     specs: Iterable[RunSpec], records: Sequence[Record], *, next_lower: bool = False, **changes: Any
 ) -> list[RunSpec]:
-    """For each method among ``specs``, its candidate with the best validation, with some settings changed.
+    """For each method in ``specs``, its candidate with the best validation, with some changes.
 
     A method is what differs in more than learning rate and seed.  A method without records is left
     out: its grid has not been run (yet), so nothing is known of its best rate.
@@ -108,7 +108,7 @@ def at_best_rate(
 
 
 def seed_by_seed(specs: Sequence[RunSpec], seeds: Iterable[int]) -> list[RunSpec]:
-    """The specs on several seeds; a run that is cut short has fewer seeds of all of them, not all seeds of some."""
+    """The specs on several seeds, seed by seed: a run cut short has fewer seeds of every spec."""
     return [replace_settings(spec, seed=seed) for seed in seeds for spec in specs]
 
 

@@ -79,8 +79,7 @@ class Done:
     key: str
     slug: str
     outcome: str
-    """A record's outcome; "known": it was filed before; "failed": an exception; "killed": its worker
-    was."""
+    """A record's outcome, "known" (recorded before), "failed" (exception) or "killed" (worker)."""
     detail: str = ""
 
 
@@ -96,7 +95,7 @@ class Places:
     """Tells the cells of this sweep from those of another one in the same directories."""
 
     def marker(self, cell: Cell) -> Path:
-        """A file that is there while the cell is being worked on: by which process, for which sweep."""
+        """A file that exists while the cell is being run: by which process, for which sweep."""
         return self.work / cell.slug / "running"
 
     def left_running(self, cell: Cell) -> bool:

@@ -4,9 +4,9 @@
 
 What is in the table already is not run again; at the end the table is packed.
 
-When a worker is killed, its pool dies with it.  The cells that were under way are then suspects: everything else goes
-on in a new pool, and the suspects follow one by one, each alone with a pool (continuing from their checkpoints), so
-that a cell which kills its worker every time costs itself only.
+A killed worker breaks its pool. The cells that were running are then suspects: everything else
+continues in a new pool, and the suspects follow one by one, each alone in a pool (continuing from
+their checkpoints). A cell that kills its worker every time costs only itself.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from pathsgd_lab.sweep.results import RunTable
 
 
 def execute(key: str, cell: Cell, places: Places, data_dir: Path | None) -> Done:
-    """Run one cell in this process; an exception fails the cell, not the sweep, except that of a disk without room.
+    """Run one cell here; an exception, except a full disk, fails the cell and not the sweep.
 
-    Another sweep may be at the same cell, or a worker that outlived its own: it is waited for, and its result taken.
+    Another sweep, or a worker that outlived its own, may be running the same cell: wait for it and
+    take its result.
     """
     marker, results = places.marker(cell), RunTable(places.results, cell.read)
     outcome, detail = "known", ""
@@ -69,7 +70,8 @@ def run_cells(
     on_done: Callable[[Done], None] = lambda done: None,
 ) -> list[Done]:
     """Run every cell that is not filed yet; how each ended, in the order of ``cells``."""
-    # Workers may have been started in another directory, or on another machine with the same file system.
+    # Workers may have started in another directory, or on another machine with the same file
+    # system.
     places = Places(results.folder.absolute(), work.absolute())
     for folder in (places.results, places.work):
         make_folder(folder)

@@ -1,6 +1,6 @@
-"""The optimisers a run can name. A new one is one class in a file here and one line in ``OPTIMISERS``.
+"""The optimisers a run can name; a new one is one class in a file here and one line below.
 
-An optimiser that serves one study lies in the study's folder, and the study adds it when it is loaded.
+An optimiser for one study is in the study's folder; the study registers it when it is loaded.
 """
 
 from pathsgd_lab.run.optimisers.base import Optimiser, Stepper

@@ -32,7 +32,7 @@ INNER: dict[str, type[GradientOptimiser]] = {
 
 @dataclass(frozen=True)
 class InPathOptimiser(PathOptimiser):
-    """Another optimiser in path coordinates (pathsgd.optim.InPathCoordinates), in absolute units."""
+    """Another optimiser in path coordinates (pathsgd.optim.InPathCoordinates), absolute units."""
 
     name: ClassVar[str] = "in-path"
     title: ClassVar[str] = "in path coordinates"

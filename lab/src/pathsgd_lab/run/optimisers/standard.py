@@ -28,7 +28,8 @@ class SgdOptimiser(GradientOptimiser):
 
     def make(self, model: SequenceNet, task: Task) -> torch.optim.SGD:
         """torch's SGD."""
-        # One fused pass over all parameters: at H = 100 the separate small operations are a visible part of a step.
+        # One fused pass over all parameters: at H = 100 separate small operations are a visible
+        # part of a step.
         return torch.optim.SGD(
             model.parameters(),
             self.lr,

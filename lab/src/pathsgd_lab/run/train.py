@@ -61,10 +61,9 @@ def train(
     listeners: Sequence[Listener] = (),
     checkpoint_seconds: float = 30.0,
 ) -> Record:
-    """Train as ``spec`` says and return the record; with a directory, write records there too.
+    """Train as ``spec`` says, return the record; with a directory, save it and checkpoints there.
 
-    resume: continue the run in ``directory`` if there is one, and return its record if it has
-    ended.
+    resume: continue the run in ``directory`` if there is one; if it has ended, return its record.
     restart: begin anew; an existing run in ``directory`` is kept until this one has a checkpoint.
     Raises ``Stopped`` after Ctrl-C or SIGTERM, when the state is saved.
     """
@@ -108,7 +107,7 @@ def _follow(spec: RunSpec, data_dir: Path | str | None, checkpoint_seconds: floa
 
 @contextlib.contextmanager
 def _keeping_the_old(run: RunDirectory, anew: bool) -> Iterator[None]:
-    """Set aside what a new run would overwrite; restore it if that run fails too early."""
+    """Set aside what a new run would overwrite; restore it if that run saves no checkpoint."""
     try:
         if anew:
             run.set_aside()

@@ -35,7 +35,7 @@ providers._get_local_constants = lambda: providers._local_constants
 
 
 class TorchRandom:
-    """Torch's generator as hypothesis wants it: with the same state at the start of every example."""
+    """Torch's generator for hypothesis: the same state at the start of every example."""
 
     def seed(self, seed: int) -> None:
         torch.default_generator.manual_seed(seed)

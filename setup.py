@@ -1,8 +1,8 @@
 """Builds the optional native kernel; everything else is in pyproject.toml.
 
-One source, one library per kind of processor, chosen at run time. These are plain C libraries, not Python modules, and
-need neither torch nor Python headers. Without a working C++ compiler each is skipped with a message and the package
-works through its pure-torch fallback.
+One source, one library per kind of processor, chosen at run time. These are plain C libraries, not
+Python modules, and need neither torch nor Python headers. Without a working C++ compiler each is
+skipped with a message and the package uses its pure-torch fallback.
 """
 
 import copy
@@ -18,7 +18,8 @@ FOLDER = Path("src/pathsgd/kernels/src")
 THREADS = str(FOLDER / "threads.cpp")
 KERNEL = sorted(str(path) for path in FOLDER.glob("*.cpp") if path.name != "threads.cpp")
 HEADERS = sorted(str(path) for path in FOLDER.rglob("*.h"))
-# Without errno a square root is an instruction, and loops with it become vectors; a pragma in the source is not enough.
+# Without errno a square root is one instruction, so loops with it are vectorised; a pragma in the
+# source is not enough.
 FLAGS = ["-std=c++17", "-O3", "-g0", "-ffp-contract=fast", "-fno-math-errno", "-fvisibility=hidden"]
 PROCESSORS = {  # what takes the compiler longest comes first: they are built side by side
     "avx512": [
@@ -52,12 +53,12 @@ def libraries() -> list[Extension]:
         for name, flags in PROCESSORS.items()
         if is_x86 or name == "generic"
     ]
-    # OpenMP at compile time only: at run time its symbols are found in the runtime that torch has loaded.
+    # OpenMP at compile time only: at run time its symbols come from the runtime that torch loaded.
     return [*kernels, library("threads", [THREADS], ["-fopenmp"])]
 
 
 class BuildLibraries(build_ext):
-    """build_ext for libraries that Python does not import: plain names, all at once, objects in separate folders."""
+    """build_ext for libraries that Python does not import: plain names, separate object folders."""
 
     def finalize_options(self) -> None:
         super().finalize_options()
@@ -71,7 +72,7 @@ class BuildLibraries(build_ext):
         return []
 
     def build_extension(self, ext: Extension) -> None:
-        # Extensions are built by threads that share this object: each works on a copy with a folder of its own.
+        # Threads that build extensions share this object: each gets a copy with its own folder.
         alone = copy.copy(self)
         alone.build_temp = str(Path(self.build_temp) / ext.name)
         super(BuildLibraries, alone).build_extension(ext)

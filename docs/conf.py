@@ -1,4 +1,4 @@
-"""The documentation: Markdown pages and notebooks, all code in notebooks run, every public name on the API page."""
+"""The documentation: Markdown pages, notebooks that are run, all public names on the API page."""
 
 from __future__ import annotations
 

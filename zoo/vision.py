@@ -16,20 +16,17 @@ TORCHVISION = {
     100: ["mnasnet0_5", "squeezenet1_1", "shufflenet_v2_x0_5"],
     50: [
         "regnet_x_400mf", "squeezenet1_0", "mnasnet0_75", "mnasnet1_0", "mnasnet1_3",
-        "shufflenet_v2_x1_0",
-        "shufflenet_v2_x1_5", "shufflenet_v2_x2_0", "regnet_x_800mf", "vgg11_bn", "vgg13_bn",
-        "vgg16_bn", "vgg19_bn",
+        "shufflenet_v2_x1_0", "shufflenet_v2_x1_5", "shufflenet_v2_x2_0", "regnet_x_800mf",
+        "vgg11_bn", "vgg13_bn", "vgg16_bn", "vgg19_bn",
     ],
     25: [
         "resnet18", "googlenet", "densenet121", "resnet34", "resnet50", "inception_v3",
-        "regnet_x_1_6gf",
-        "resnext50_32x4d", "densenet169", "densenet201", "regnet_x_3_2gf", "densenet161", "alexnet",
-        "vgg11", "vgg13", "vgg16", "vgg19", "regnet_x_32gf",
+        "regnet_x_1_6gf", "resnext50_32x4d", "densenet169", "densenet201", "regnet_x_3_2gf",
+        "densenet161", "alexnet", "vgg11", "vgg13", "vgg16", "vgg19", "regnet_x_32gf",
     ],
     10: [
         "resnet101", "resnet152", "wide_resnet50_2", "regnet_x_8gf", "resnext101_32x8d",
-        "resnext101_64x4d",
-        "regnet_x_16gf", "wide_resnet101_2",
+        "resnext101_64x4d", "regnet_x_16gf", "wide_resnet101_2",
     ],
 }  # fmt: skip
 """Every classifier with ReLU units, by the number of training steps.
@@ -48,11 +45,9 @@ TIMM = {
     50: ["resnet10t", "dla46_c", "regnetx_002", "ghostnet_050"],
     25: [
         "hrnet_w18_small", "repvgg_a0", "dla34", "resnet18d", "resnetv2_18", "selecsls42",
-        "gernet_s", "dpn48b",
-        "legacy_seresnet18", "skresnet18", "resnest14d", "visformer_tiny", "hgnet_tiny",
-        "cspresnet50", "resnet26t",
-        "densenet121", "vovnet39a", "xception41", "xception", "res2net50_26w_4s", "tresnet_m",
-        "vgg11",
+        "gernet_s", "dpn48b", "legacy_seresnet18", "skresnet18", "resnest14d", "visformer_tiny",
+        "hgnet_tiny", "cspresnet50", "resnet26t", "densenet121", "vovnet39a", "xception41",
+        "xception", "res2net50_26w_4s", "tresnet_m", "vgg11",
     ],
     10: ["inception_v4", "inception_resnet_v2", "nasnetalarge", "pnasnet5large"],
 }  # fmt: skip

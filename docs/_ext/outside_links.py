@@ -10,7 +10,7 @@ LINK = re.compile(r"\[([^\]]+)\]\((\.\./[^)#\s]+)\)")
 
 
 def process(app: Any, docname: str, source: list[str]) -> None:
-    """Sphinx's hook: change the page's text in place. A link to a file that does not exist stays, and is an error."""
+    """Sphinx's hook: edit the page in place; links to missing files stay and are errors."""
     docs = Path(app.srcdir).resolve()
     folder = (docs / docname).parent
 

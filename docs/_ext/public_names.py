@@ -13,7 +13,7 @@ MODULES = {"pathsgd": pathsgd, "pathsgd.optim": pathsgd.optim, "pathsgd.nn": pat
 
 
 def public_names() -> list[str]:
-    """Every name in the `__all__` of the packages that users import; modules are packages' business."""
+    """Every name in the `__all__` of the packages that users import, modules excluded."""
     return [
         f"{package}.{name}"
         for package, module in MODULES.items()

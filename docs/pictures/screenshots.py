@@ -1,7 +1,7 @@
 """The demo's page as a browser shows it at a desk and on a phone.
 
 pathsgd demo
-python docs/pictures/screenshots.py runs/demo/report.html    # writes demo-1280.png and demo-400.png beside this file
+python docs/pictures/screenshots.py runs/demo/report.html    # demo-1280.png, demo-400.png beside it
 """
 
 from __future__ import annotations

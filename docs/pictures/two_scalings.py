@@ -1,10 +1,10 @@
-"""One function in two scalings, trained by Adam and by PathAdam: the record, and the picture made from it.
+"""One function in two scalings, trained by Adam and PathAdam: the record and its picture.
 
 python docs/pictures/two_scalings.py --train    # writes two-scalings.json, then draws
-python docs/pictures/two_scalings.py            # draws docs/pictures/two-scalings.svg from that record
+python docs/pictures/two_scalings.py            # draws two-scalings.svg from that record
 
-The adding problem with short sequences and a small ReLU RNN, in float64: the two scalings are rounded differently, and
-training multiplies the difference from step to step, in float32 until it can be seen.
+The adding problem with short sequences and a small ReLU RNN, in float64: the two scalings are
+rounded differently and training amplifies the difference; in float32 it becomes visible.
 """
 
 from __future__ import annotations

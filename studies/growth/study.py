@@ -80,7 +80,8 @@ SIZES: dict[Scale, dict[str, Any]] = {
               "rates": RATES, "lengths": ((400, 15_000), (750, 20_000), (1000, 30_000),
                                           (2000, 40_000), (5000, 40_000))},
     "laptop": {"length": 100, "steps": 3000, "eval_every": 50, "seeds": 5, "valid_size": 1000,
-               "rates": RATES, "lengths": ((400, 15_000), (750, 20_000), (1000, 30_000), (2000, 40_000))},
+               "rates": RATES, "lengths": ((400, 15_000), (750, 20_000), (1000, 30_000),
+                                           (2000, 40_000))},
     "smoke": {"length": 6, "steps": 4, "eval_every": 2, "seeds": 1, "valid_size": 5, "test_size": 5,
               "hidden": 3, "rates": (1e-3, 1e-2), "lengths": ((8, 4),)},
 }  # fmt: skip

@@ -1,7 +1,7 @@
-"""capturable=True: a step on a device can be captured and replayed without the host, as a CUDA graph does it.
+"""capturable=True: a step on a device can be captured and replayed without the host (CUDA graphs).
 
-`Captured` stands for such a graph: it keeps the operations of a step with the tensors they worked on, and does them
-again. Nothing of Python's is run again, so a number that the host has put into an operation stays what it was.
+`Captured` stands for such a graph: it keeps the operations of a step with their tensors and repeats
+them. No Python code runs again, so a number that the host put into an operation stays as it was.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from support.device import DEVICE, counting
 
 
 class Captured(TorchDispatchMode):
-    """The operations that were done inside; `replay` does them again, each with its own results of this time."""
+    """Records the operations done inside; `replay` repeats them, each on the new results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def rate(step: int) -> float:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("name", ["mlp", "rnn", "batch norm", "batch norms"])
 def test_a_captured_step_is_the_step(name: str, optimizer: str) -> None:
-    """Eager steps measure, replayed ones do not; the learning rate is a tensor, written in place by a schedule."""
+    """Eager steps measure, replayed ones do not; a schedule writes the lr tensor in place."""
     model, x, there, x_there = pair(name)
     lr = torch.tensor(rate(0)).to(DEVICE)
     here_opt = OPTIMIZERS[optimizer](model, rate(0), refresh_every=EVERY)

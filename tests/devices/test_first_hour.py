@@ -1,4 +1,4 @@
-"""The first hour of somebody with a GPU, on the test device: nothing fails, and nothing has to be moved by hand."""
+"""A GPU user's first hour, on the test device: nothing fails, nothing has to be moved by hand."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_parameters_in_half_precision(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_run_in_half_precision_is_resumed(dtype: torch.dtype) -> None:
-    """Metric and moments come back in single precision: torch rounds a state to its parameter's dtype."""
+    """Metric and moments are loaded in float32: torch casts a state to its parameter's dtype."""
     torch.manual_seed(0)
     x = torch.rand(16, 6, 2).to(DEVICE, dtype)
 

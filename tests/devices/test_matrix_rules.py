@@ -1,4 +1,4 @@
-"""PathSOAP and PathMuon on another device: the CPU's steps, and a captured step between new bases."""
+"""PathSOAP and PathMuon on another device: the CPU's steps; a captured step between new bases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every path quantity on another device, for the whole table of cases: what the CPU gives, and on that device."""
+"""Every path quantity on another device, for all cases: the CPU's values, on that device."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import pathsgd
 from support.cases import CASES
 from support.device import DEVICE, to_cpu
 
-# These models hold constants of their own, which lie on the CPU wherever the model is moved: torch refuses them too.
+# These models hold constants that stay on the CPU when the model is moved: torch refuses them too.
 ON_THE_CPU = {
-    "hand-written loop", "hand-written loop, every step", "copies", "there and back", "plus a constant",
-    "plus in place", "subtract", "mul", "over", "lerp, entry by entry", "masked fill", "where", "index select",
-    "gather", "take along", "cat", "index add", "index add, in place", "scatter add", "scatter reduce",
-    "written entry by entry",
-    "a fixed matrix", "units on constants", "masked weights", "the larger of two", "weights under constraints",
+    "hand-written loop", "hand-written loop, every step", "copies", "there and back",
+    "plus a constant", "plus in place", "subtract", "mul", "over", "lerp, entry by entry",
+    "masked fill", "where", "index select", "gather", "take along", "cat", "index add",
+    "index add, in place", "scatter add", "scatter reduce", "written entry by entry",
+    "a fixed matrix", "units on constants", "masked weights", "the larger of two",
+    "weights under constraints",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Rows in front of a batch normalisation: all of them at once on a device, one parameter after another on the CPU."""
+"""Rows before batch normalisation: all at once on a device, one parameter at a time on the CPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NORMALISED = ("0", "3", "7")
 
 
 def layers(dtype: torch.dtype) -> nn.Module:
-    """Rows that are first or second dimensions, biases that enter them, and a layer whose lengths are felt."""
+    """Rows as first or second dimension, biases that enter them, a layer that is not scale-free."""
     torch.manual_seed(3)
     return nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(),

@@ -1,4 +1,4 @@
-"""The optimisers on another device: the CPU's steps, without waiting for the device, in few operations."""
+"""The optimisers on another device: the CPU's steps, no waiting, few operations."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def cnn() -> nn.Module:
 
 
 def batch_norm() -> nn.Module:
-    # No bias in front of it: its gradient would be nothing but rounding, which differs from device to device.
+    # No bias in front of it: its gradient would be rounding only, which differs between devices.
     return nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
 
 

@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint: a run that is saved by some processes and continued by others is the same run."""
+"""torch.distributed.checkpoint: a run saved by some processes continues the same in others."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def save(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> No
 
 
 def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """Into a new optimiser, which has seen no forward pass: torch takes a step with rates of 0 to see its state."""
+    """Into a new optimiser without a forward pass: torch steps with lr = 0 to create its state."""
     model_state, optimizer_state = get_state_dict(model, optimizer)
     state: dict[str, Any] = {"model": model_state, "optimizer": optimizer_state}
     dcp.load(state, checkpoint_id=folder)

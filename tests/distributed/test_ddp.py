@@ -1,4 +1,4 @@
-"""Data-parallel training with DistributedDataParallel is the same training, in any number of processes."""
+"""Training with DistributedDataParallel is the same training, for any number of processes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_batch_normalisation_does_not_drive_ranks_apart() -> None:
 
 
 def train_lengths(example: bool) -> tuple[dict[str, Tensor], int]:
-    """Every rank has sequences of its own length; how many collectives the optimiser's steps used is counted."""
+    """Every rank has its own sequence length; collectives of the optimiser's steps are counted."""
     made = make("recurrent")
     parallel = DistributedDataParallel(made)
     given = torch.zeros(1, 5, 2, dtype=torch.float64) if example else None

@@ -137,7 +137,7 @@ def test_batch_normalisation_keeps_the_lengths_of_rows() -> None:
 
 
 def row_lengths() -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
-    """Rows before a normalisation keep their lengths: the inputs have no units, so lengths are plain ones."""
+    """Rows before a normalisation keep lengths: inputs have no units, so lengths are plain."""
     model = sharded(make("batch norm"))
     optimizer = PathAdam(model, lr=3e-2)
     steps_of(model, optimizer, (3,), range(1))
@@ -216,8 +216,9 @@ def train_rows(forced: bool) -> dict[str, Tensor]:
 def test_only_parts_of_the_state_are_kept() -> None:
     for own, whole, collectives in in_processes(2, kept):
         assert own <= (whole + 3 * 7) / 2  # the output layer has one row, which lies in one process
-        # Gathered for a measurement: six parameters. Of the step: one sum for the dual norm, the direction of the
-        # recurrent matrix and the matrix itself for the bounds on growth, where they are looked at.
+        # Gathered for a measurement: six parameters. Of the step: one sum for the dual norm, the
+        # direction of the recurrent matrix and the matrix itself for the bounds on growth, where
+        # they are looked at.
         assert 7 <= collectives["measured"] <= 9 and 1 <= collectives["between"] <= 3
 
 
@@ -241,7 +242,7 @@ def kept() -> tuple[int, int, dict[str, int]]:
 
 
 def test_an_evaluation_before_a_step_leaves_no_old_weights_behind() -> None:
-    """A forward pass leaves the parameters of the outermost module gathered; a step moves the parts."""
+    """A forward pass leaves the outermost module's parameters gathered; a step moves the shards."""
     for usual, other in zip(
         *(in_processes(2, train_evaluated, evaluated) for evaluated in (False, True))
     ):

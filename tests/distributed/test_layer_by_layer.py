@@ -1,4 +1,4 @@
-"""A measurement of a sharded model gathers layer by layer: the same steps, and no more than a few layers whole."""
+"""Measuring a sharded model gathers layer by layer: the same steps, only a few layers whole."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Residual(nn.Module):
 
 
 class Loop(nn.Module):
-    """One layer that is used again and again, and one that is used twice, the second time transposed."""
+    """One layer that is used repeatedly, and one used twice, the second time transposed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,8 @@ class Recurrences(nn.Module):
 
 def convolutions() -> nn.Module:
     return nn.Sequential(
-        nn.Conv1d(3, 4, 2), nn.BatchNorm1d(4), nn.ReLU(), nn.ConvTranspose1d(4, 5, 2), nn.ReLU(), nn.Flatten(),
+        nn.Conv1d(3, 4, 2), nn.BatchNorm1d(4), nn.ReLU(), nn.ConvTranspose1d(4, 5, 2), nn.ReLU(),
+        nn.Flatten(),
         nn.Linear(15, 2),
     )  # fmt: skip
 
@@ -141,7 +142,8 @@ def test_steps_are_those_of_the_whole_model(name: str, kind: str) -> None:
     (alone,) = in_processes(1, train, name, kind, False)
     results = in_processes(2, train, name, kind, True)
     assert_ranks_agree(results)
-    # A bias in front of a batch normalisation has no gradient but rounding, of which Adam makes a step.
+    # A bias in front of a batch normalisation has only rounding as gradient, which Adam turns into
+    # a step.
     noise = {"0.weight", "0.bias"} if name == "convolutions" else set()
     for parameter in alone.keys() - noise:
         torch.testing.assert_close(results[0][parameter], alone[parameter], rtol=1e-6, atol=1e-12)
@@ -181,9 +183,9 @@ def train_elsewhere(name: str, forced: bool) -> dict[str, Tensor]:
     ("kind", "layers_at_once"), [("layers, one row", 3), ("layers, sequences", 6)]
 )
 def test_few_layers_are_whole_at_once(kind: str, layers_at_once: int) -> None:
-    """Given one row, a layer is whole in single precision; given several, its square and its kappa too, in double.
+    """With 1 row a layer is whole in float32; with several, also its square and kappa, in float64.
 
-    gloo lets go of a layer some time after it was gathered; so of several steps the one counts that had least.
+    gloo frees a gathered layer with a delay, so the smallest peak of several steps counts.
     """
     for peaks, collectives in in_processes(4, peaks_of, kind):
         assert 1 <= min(peaks) <= layers_at_once, peaks

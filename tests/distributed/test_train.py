@@ -1,4 +1,4 @@
-"""`torchrun ... pathsgd train`: the same run in several processes, each with its share of every batch."""
+"""`torchrun ... pathsgd train`: the same run in several processes, each with a batch share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from pathsgd_lab.run.train import Stopped, train
 from support.processes import in_processes
 
 SETTINGS = (
-    "train", "adding", "rnn_path", "path-adam", "--length", "6", "--hidden", "8", "--batch-size", "8",
+    "train", "adding", "rnn_path", "path-adam", "--length", "6", "--hidden", "8", "--batch-size",
+    "8",
     "--eval-every", "20", "--valid-size", "50", "--test-size", "50", "--quiet",
 )  # fmt: skip
 

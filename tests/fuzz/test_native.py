@@ -15,9 +15,8 @@ from support.harness import COMPILER, SANITIZERS, build_harness, check, run
 EACH = 25
 OPERATIONS = [
     "rnn", "squared", "squared_products", "squared_convolution", "squares", "narrow", "row_lengths",
-    "mean_log",
-    "linear_sweep", "flow_sides", "spectral_norm",
-    "follow_directions", "update", "cross_entropy", "rank_one_sum",
+    "mean_log", "linear_sweep", "flow_sides", "spectral_norm", "follow_directions", "update",
+    "cross_entropy", "rank_one_sum",
 ]  # fmt: skip
 
 

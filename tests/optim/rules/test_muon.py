@@ -1,4 +1,4 @@
-"""Muon's rule: against torch's optimiser, and what it does to the singular values of the momentum."""
+"""Muon's rule: against torch's optimiser, and its effect on the momentum's singular values."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def test_dtype_of_the_iteration():
 
 @pytest.mark.parametrize(
     "changes",
-    [{"momentum": 1.0}, {"momentum": -0.1}, {"adjust_lr_fn": "mine"}, {"betas": (1.0, 0.9)}, {"eps": -1.0}],
+    [{"momentum": 1.0}, {"momentum": -0.1}, {"adjust_lr_fn": "mine"}, {"betas": (1.0, 0.9)},
+     {"eps": -1.0}],
     ids=str,
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(changes):

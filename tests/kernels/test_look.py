@@ -64,6 +64,7 @@ def test_a_look_has_directions_of_its_own_and_serves_while_all_stays_where_it_is
     assert not look.serves(f.weight, rays)
     assert not look.serves(f.weight.clone(), own)
     assert not look.serves(f.weight.t(), own)
+    assert not look.serves(torch._neg_view(f.weight), own)
 
 
 def test_no_look_at_what_the_kernel_may_not_have():

@@ -48,6 +48,7 @@ class Look:
 
     def __init__(self, f: Map, directions: Directions) -> None:
         self._dtype, self._units = f.weight.dtype, len(f.scale)
+        self._seen = native.seen([f.weight])
         rays, age, mean, left = (
             t.clone(memory_format=torch.contiguous_format) for t in _tensors(directions)
         )
@@ -81,14 +82,8 @@ class Look:
         return Look(f, directions) if possible else None
 
     def serves(self, weight: Tensor, rays: Tensor) -> bool:
-        """Whether the matrix still lies where it lay, and these are still the directions."""
-        return (
-            rays is self.directions.rays
-            and weight.data_ptr() == self._follow.weight
-            and weight.dtype is self._dtype
-            and len(weight) == self._units
-            and weight.is_contiguous()
-        )
+        """Whether the matrix is read as it was, and these are still the directions."""
+        return rays is self.directions.rays and native.seen([weight]) == self._seen
 
     def bound(self, cap: float) -> float:
         """The largest growth rate; corrects the matrix up to `LOOKS` times while above `cap`."""

@@ -24,7 +24,7 @@ class PathAdam(PathOptimizer):
     """Adam (Kingma & Ba 2015) on whitened gradients; invariant unless metric="paper".
 
     model: the network itself; the metric needs its structure.
-    lr: Adam's alpha; None: 3e-3 (study: docs/compare.md), under the paper's metric Adam's 1e-3.
+    lr: Adam's alpha; None: 3e-3 (studies/default-rate), under the paper's metric Adam's 1e-3.
     betas: Adam's beta1 and beta2; None: (0.9, 0.99), under the paper's metric (0.9, 0.999).
     eps: Adam's epsilon; under the paper's metric in units of gamma^2 at the first step.
     weight_decay: decoupled, p <- (1 - lr * weight_decay) p.
